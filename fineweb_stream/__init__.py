@@ -1,0 +1,25 @@
+"""Text -> nanoGPT's `train.bin` and `val.bin`: exactly tiktoken's ids, fast, in bounded memory, never losing work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["Encoder", "Interrupted", "PrepareError", "Result", "prepare"]
+
+if TYPE_CHECKING:
+    from .api import Result, prepare
+    from .encoder import Encoder
+    from .errors import Interrupted, PrepareError
+
+_HOMES = {"Encoder": "encoder", "Interrupted": "errors", "PrepareError": "errors", "Result": "api", "prepare": "api"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: importing the package itself costs next to nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,103 @@
+"""`prepare()`: what a script calls, and what the command line is made of."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import disk, report
+from .executors import allotted_cpus
+from .inputs import find_inputs
+from .lock import locked
+from .record import DONE
+from .resume import open_record
+from .run import Run
+from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
+from .signals import Signals
+from .sources import make_sources
+from .sources.demo import demo_input
+
+DEMO_VAL_RATIO = 0.1
+"""The demo has some 80 documents: with the usual share, only the one that always is would be in val."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run made: the folder of `train.bin` and `val.bin`, tokens and documents of each, and how long it took."""
+
+    out: Path
+    train_tokens: int
+    val_tokens: int
+    train_documents: int
+    val_documents: int
+    seconds: float
+
+
+def prepare(
+    inputs: str | Path | Sequence[str | Path] = (),
+    out: str | Path = ".",
+    *,
+    val_ratio: float | None = None,
+    val_tokens: int | None = None,
+    shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    keep_shards: bool = False,
+    text_column: str = "text",
+    separator: str | None = None,
+    errors: str = "strict",
+    skip_bad: bool = False,
+    engine: str = "auto",
+    workers: int | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+    demo: bool = False,
+    executor: Executor | None = None,
+    quiet: bool = False,
+) -> Result:
+    """Turn text into `train.bin` and `val.bin` in the folder `out`; the same call continues an interrupted run.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = prepare(demo=True, out=folder, quiet=True)
+    ...     (result.out / "train.bin").stat().st_size == 2 * result.train_tokens
+    True
+
+    The parameters are those of the command line. With `executor`, any `concurrent.futures` executor does the encoding.
+
+    Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`), and `Interrupted` on a signal.
+    """
+    settings = Settings(
+        val_ratio=val_ratio if val_ratio is not None else DEMO_VAL_RATIO if demo else DEFAULT_VAL_RATIO,
+        val_tokens=val_tokens,
+        shard_tokens=shard_tokens,
+        text_column=text_column,
+        separator=separator,
+        seed=seed,
+        errors=errors,
+        skip_bad=skip_bad,
+        keep_shards=keep_shards,
+        engine=engine,
+    )
+    names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
+    say = _nothing if quiet else functools.partial(print, flush=True)
+    folder = Path(out)
+    files = [demo_input()] if demo else find_inputs(names)
+    sources = make_sources(files, settings)
+    with disk.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with Signals() as signals, locked(folder, say):
+        record = open_record(folder, settings.fixed(), files, overwrite)
+        if record.state.status == DONE:
+            say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
+        else:
+            Run(folder, settings, sources, record, signals, say, quiet).work(executor, workers or allotted_cpus())
+        state = record.state
+    return Result(
+        folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
+    )
+
+
+def _nothing(line: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,100 @@
+"""The command line: arguments -> `prepare()`, errors -> sentences and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import __version__
+from .errors import Interrupted, PrepareError
+from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, parse_separator, parse_size
+
+_DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
+_EXAMPLES = r"""examples:
+  prepare.py --demo                                     try it on text that Python carries
+  prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
+  prepare.py stories.txt --separator '<|endoftext|>'    documents in one text file"""
+
+
+def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
+    """Run the command line and return its exit status; by default all is in `folder`, the script's own."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
+    here = folder or Path()
+    parser = make_parser()
+    options = vars(parser.parse_args(arguments))
+    out = Path(options.pop("out") or here)
+    try:
+        if options.pop("verify"):
+            from .verify import verify
+
+            print("\n".join(verify(out)))
+            return 0
+        from .api import prepare
+        from .inputs import default_names
+
+        names = options.pop("inputs")
+        if not names and not options["demo"]:
+            names = default_names(here)
+            print(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
+        prepare(names, out, **options)
+    except PrepareError as error:
+        print(f"prepare: {error}", file=sys.stderr)
+        return error.exit_status
+    except Interrupted as error:
+        print(f"\nprepare: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options; each has the same name in `prepare()`."""
+    parser = argparse.ArgumentParser(
+        "prepare.py",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=100),
+        usage="prepare.py [INPUT ...] [options]",
+    )
+    add = parser.add_argument
+    add("inputs", nargs="*", metavar="INPUT", help="text, jsonl or parquet: files, folders, globs; - is standard input")
+    add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
+    add("--val-ratio", type=float, metavar="R", help=f"share of the validation split (default: {DEFAULT_VAL_RATIO})")
+    add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
+    add(
+        "--shard-tokens", type=_size, default=DEFAULT_SHARD_TOKENS, metavar="N", help="tokens per shard (default: 500M)"
+    )
+    add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
+    add("--text-column", default="text", metavar="C", help="field of jsonl, column of parquet (default: text)")
+    add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")
+    add("--errors", default="strict", choices=("strict", "replace", "ignore"), help="bytes that are no UTF-8")
+    add("--skip-bad", action="store_true", help="skip and count records that cannot be used")
+    add(
+        "--engine",
+        default="auto",
+        choices=("auto", "tiktoken", "fastokens"),
+        help="what encodes (default: the fastest)",
+    )
+    add("--workers", type=_size, metavar="N", help="threads that encode (default: one for each CPU)")
+    add("--seed", type=int, default=0, metavar="N", help="which documents are the validation split (default: 0)")
+    add("--overwrite", action="store_true", help="replace what another run has left")
+    add("--demo", action="store_true", help="use the text that Python carries as the corpus")
+    add("--verify", action="store_true", help="read the outputs again and check them")
+    add("--version", action="version", version=f"fineweb_stream {__version__}")
+    return parser
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except PrepareError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None
+
+
+def _separator(text: str) -> str:
+    try:
+        return parse_separator(text)
+    except PrepareError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None

@@ -1,0 +1,92 @@
+"""Where a text may be cut without changing a single id.
+
+GPT-2's pattern looks behind nowhere, so a place where a new piece (pre-token) always begins, whatever surrounds it,
+is a place to cut. There are two kinds:
+
+* before a run of whitespace that follows another character. (After a newline is wrong: `"\\n\\n"` may be one piece.)
+* between a letter, a digit and a character of a third kind, except right after an apostrophe (`'s`, `'ll`). Only for
+text
+  without the first kind: base64, Chinese, Japanese.
+
+Positions here are indices into a `str`; lone surrogates stand for bytes that are no UTF-8
+(`errors="surrogateescape"`) and are never cut next to, because what becomes of them is decided later.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+# Unicode's White_Space, as the pattern's \s. Python's str.isspace() and \s also count \x1c-\x1f.
+WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
+_IS_SPACE = re.compile(f"[{WHITESPACE}]").match
+
+CHUNK_CHARS = 64 << 10
+"""How long a text may be (characters) before it is handed to an engine in several chunks."""
+
+
+def find_cut(text: str, start: int, stop: int | None = None) -> int | None:
+    """Return the first good place at `start` or later (and before `stop`) where `text` may be cut, else None.
+
+    Whitespace is preferred within each stretch that is searched: it is found faster.
+
+    >>> find_cut("several words here", 3)
+    7
+    >>> find_cut("中文，没有空格", 1)
+    2
+    >>> find_cut("oneword", 3) is None
+    True
+    """
+    stop = len(text) if stop is None else stop
+    start, width = max(start, 1), 4096
+    while start < stop:
+        end = min(start + width, stop)
+        if match := _SPACE_AFTER_TEXT.search(text, start, end):
+            return match.start()
+        if cut := _find_class_change(text, start, end):
+            return cut
+        start, width = end, width * 8
+    return None
+
+
+def iter_chunks(text: str, size: int = CHUNK_CHARS) -> Iterator[str]:
+    """Yield `text` in chunks of about `size` characters whose ids, one after the other, are the ids of `text`.
+
+    A chunk is longer only where there is nowhere to cut.
+
+    >>> list(iter_chunks("some words to cut", size=6))
+    ['some words', ' to cut']
+    """
+    start = 0
+    while len(text) - start > size:
+        cut = find_cut(text, start + size)
+        if cut is None:
+            break
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def _find_class_change(text: str, start: int, end: int) -> int | None:
+    previous = _kind(text[start - 1])
+    for i in range(start, end):
+        if text[i] == text[i - 1]:
+            continue
+        kind = _kind(text[i])
+        if kind != previous and kind and previous and text[i - 1] != "'":
+            return i
+        previous = kind
+    return None
+
+
+def _kind(char: str) -> str:
+    """Return L, N or O (other), or "" for a character that must not be cut next to.
+
+    That is whitespace, a surrogate, or one that this Python's Unicode tables do not know yet: the engine's may.
+    """
+    category = unicodedata.category(char)
+    if category in ("Cn", "Cs") or _IS_SPACE(char):
+        return ""
+    return category[0] if category[0] in "LN" else "O"

@@ -1,0 +1,81 @@
+"""The errors a user can meet. Each says what, where, and what to type next.
+
+`PrepareError` is the base: the command line prints it without a traceback and leaves with its `exit_status`.
+"""
+
+from __future__ import annotations
+
+
+class PrepareError(Exception):
+    """Something went wrong that a person can mend.
+
+    `hint` is the way out; `saved` is what a run adds when the same command continues it.
+    """
+
+    exit_status = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)  # both in `args`: exceptions cross process borders by pickle
+        self.message = message
+        self.hint = hint
+        self.saved = ""
+
+    def __str__(self) -> str:
+        return "\n  ".join(filter(None, (self.message, self.hint, self.saved)))
+
+
+class InputError(PrepareError):
+    """The command or the input cannot be used as it is."""
+
+    exit_status = 2
+
+
+class MemoryLimitError(PrepareError):
+    """The work does not fit in the memory it may use."""
+
+    exit_status = 3
+
+
+class DiskError(PrepareError):
+    """The disk is full, or does not take what is written."""
+
+    exit_status = 4
+
+
+class EngineError(PrepareError):
+    """The fast engine and tiktoken do not agree: no id of it can be trusted."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked the run to stop; `saved` says what is saved.
+
+    A `KeyboardInterrupt`, so that a script which handles Ctrl+C handles this too.
+    """
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+        self.saved = ""
+
+    def __str__(self) -> str:
+        return "\n  ".join(filter(None, (f"stopped by signal {self.signal_number}", self.saved)))
+
+    @property
+    def exit_status(self) -> int:
+        """128 + the signal's number, as a shell reports it."""
+        return 128 + self.signal_number
+
+
+class RecordError(Exception):
+    """One record (line, row or document) cannot be used; raised where the block is read.
+
+    `record` counts from the block's first record: only the run knows how many came before, and turns this into an
+    `InputError` that names the line.
+    """
+
+    def __init__(self, record: int, byte: int | None, message: str, hint: str) -> None:
+        super().__init__(record, byte, message, hint)
+        self.record = record
+        self.byte = byte
+        self.message = message
+        self.hint = hint

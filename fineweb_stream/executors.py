@@ -1,0 +1,92 @@
+"""Work on blocks elsewhere, results here in order: a bounded window over any `concurrent.futures` executor."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .blocks import Block
+
+T = TypeVar("T")
+
+
+class WorkerError(Exception):
+    """A block could not be read or encoded; the reason is its `__cause__`."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__(block)
+        self.block = block
+
+
+TICK_SECONDS = 0.1
+
+
+@dataclass
+class Window:
+    """How much may be in flight: blocks, and bytes of their text. One block may be, whatever its size."""
+
+    max_blocks: int
+    max_bytes: int
+
+    def admits(self, n_blocks: int, n_bytes: int) -> bool:
+        """Tell whether one more block may go out when this much is."""
+        return n_blocks == 0 or (n_blocks < self.max_blocks and n_bytes < self.max_bytes)
+
+
+def map_ordered(
+    executor: Executor,
+    function: Callable[[Block], T],
+    blocks: Iterable[Block],
+    window: Window,
+    tick: Callable[[], None],
+) -> Iterator[tuple[Block, T]]:
+    """Yield each block with `function(block)`, in order; no more than the window holds is out at a time.
+
+    `tick` is called every TICK_SECONDS while waiting, and may raise to end it all: what has not begun is cancelled
+    then. Whatever a worker raises, `BaseException` included, becomes the cause of a `WorkerError` when its turn comes.
+    """
+    pending: deque[tuple[Block, Future[T]]] = deque()
+    n_bytes = 0
+    remaining = iter(blocks)
+    block = next(remaining, None)
+    try:
+        while block or pending:
+            if block and window.admits(len(pending), n_bytes):
+                pending.append((block, executor.submit(function, block)))
+                n_bytes += block.n_bytes
+                block = next(remaining, None)
+                continue
+            done, future = pending.popleft()
+            n_bytes -= done.n_bytes
+            wait(future, tick)
+            if error := future.exception():
+                raise WorkerError(done) from error
+            yield done, future.result()
+    finally:
+        for _, future in pending:
+            future.cancel()
+
+
+def wait(future: Future[Any], tick: Callable[[], None]) -> None:
+    """Wait for a future; `tick` is called every TICK_SECONDS until it is done, and may raise."""
+    tick()
+    while not wait_for([future], TICK_SECONDS).done:
+        tick()
+
+
+def local_executor(n_workers: int) -> ThreadPoolExecutor:
+    """Threads of this process: the engines and pyarrow release the GIL, and one vocabulary serves them all."""
+    return ThreadPoolExecutor(n_workers, "encode")
+
+
+def allotted_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        return os.cpu_count() or 1

@@ -1,0 +1,135 @@
+"""`prepare.json`: the one record of a run, of where it stands while it works and of what it made when it is done.
+
+It is replaced as a whole, and only after the data it speaks of is durable. What is on disk beyond it is cut off when
+a run continues.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from . import disk
+from .blocks import Input
+from .errors import PrepareError
+
+RECORD_NAME = "prepare.json"
+FORMAT = 1
+"""Goes up when an older program could not continue a run that this one began."""
+
+ENCODING, MERGING, DONE = "encoding", "merging", "done"
+
+
+@dataclass
+class State:
+    """Where a run stands: what is next to read, and what is durably written.
+
+    `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
+    rows or documents of that input came before. Shards before `len(shard_sha256)` are complete.
+    """
+
+    status: str = ENCODING
+    input: int = 0
+    offset: int = 0
+    n_records: int = 0
+    train_tokens: int = 0
+    val_tokens: int = 0
+    train_documents: int = 0
+    val_documents: int = 0
+    has_text: bool = False
+    n_eot_in_text: int = 0
+    text_bytes: int = 0
+    input_bytes: int = 0
+    seconds: float = 0.0
+    n_changes: dict[str, int] = field(default_factory=dict)
+    changes_bytes: int = 0
+    shard_sha256: list[str] = field(default_factory=list)
+    merged_shards: int = 0
+    outputs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_documents(self) -> int:
+        """Documents of both splits."""
+        return self.train_documents + self.val_documents
+
+
+@dataclass
+class Record:
+    """The record in a folder: what the run was told, what it reads, and its state."""
+
+    path: Path
+    settings: dict[str, Any]
+    inputs: list[Input]
+    state: State
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """Replace the record durably."""
+        content = {
+            "format": FORMAT,
+            "status": self.state.status,
+            **self.about,
+            "settings": self.settings,
+            "inputs": [asdict(input) for input in self.inputs],
+            "state": asdict(self.state),
+        }
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        disk.write_whole(self.path, text.encode("utf-8", "surrogateescape"))
+
+    def differences(self, settings: dict[str, Any], inputs: list[Input]) -> list[str]:
+        """Say what of a new command is not as in this record, one sentence each."""
+        inputs = portable(inputs)
+        found = [
+            f"--{name.replace('_', '-')} was {self.settings.get(name)!r} and is {value!r}"
+            for name, value in settings.items()
+            if self.settings.get(name) != value
+        ]
+        before = {input.path: input for input in self.inputs}
+        now = {input.path: input for input in inputs}
+        found += [f"the input {path} was not there" for path in now if path not in before]
+        found += [f"the input {path} was there and is not named now" for path in before if path not in now]
+        for path in now:
+            if path in before and now[path] != before[path]:
+                found.append(f"the input {path} changed: {_describe(before[path])}, now {_describe(now[path])}")
+        if not found and [input.path for input in self.inputs] != [input.path for input in inputs]:
+            found.append("the inputs were named in another order")
+        return found
+
+
+def read_record(folder: Path) -> Record | None:
+    """Return the record in `folder`, None where there is none.
+
+    Raises `PrepareError` for one that is damaged, or that a newer program wrote.
+    """
+    path = folder / RECORD_NAME
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return None
+    start_over = "start over with --overwrite, or delete the file and what the run has written"
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise PrepareError(
+                f"{path}: written by another version of the program (format {content['format']}, here {FORMAT})",
+                f"continue with that version, or {start_over}",
+            )
+        known = {f.name for f in fields(State)}
+        state = State(**{name: value for name, value in content["state"].items() if name in known})
+        inputs = [Input(**input) for input in content["inputs"]]
+        about = {k: v for k, v in content.items() if k not in ("format", "status", "settings", "inputs", "state")}
+        return Record(path, content["settings"], inputs, state, about)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {error})", start_over) from None
+
+
+def portable(inputs: list[Input]) -> list[Input]:
+    """Return the inputs with their paths' bytes read as UTF-8, whatever the locale: as a record keeps them."""
+    return [replace(input, path=os.fsencode(input.path).decode("utf-8", "surrogateescape")) for input in inputs]
+
+
+def _describe(input: Input) -> str:
+    return f"{input.size:,} bytes of {input.format}, modified {input.modified}"

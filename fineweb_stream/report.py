@@ -1,0 +1,98 @@
+"""What a run says: before, after, and in its record."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .blocks import Source
+from .errors import InputError
+from .record import DONE, ENCODING, Record, State
+from .settings import Settings
+from .shards import TRAIN_NAME, VAL_NAME
+from .vocab import EOT_ID, TOKEN_DTYPE
+
+MIN_VAL_TOKENS = 1024
+"""nanoGPT's `get_batch` needs more tokens in a split than its block size, which is 1,024 for GPT-2."""
+
+
+def about(engine: str) -> dict[str, Any]:
+    """What made the files: for the record."""
+    return {
+        "program": f"fineweb_stream {__version__}",
+        "engine": engine,
+        "versions": {name: version(name) for name in ("tiktoken", "numpy", "psutil")}
+        | {"python": platform.python_version()},
+        "end_of_text": {"id": EOT_ID, "stands": "after every document; between plain-text files"},
+        "dtype": TOKEN_DTYPE.name,
+    }
+
+
+def plan(record: Record, settings: Settings, n_workers: int) -> list[str]:
+    """Say what is read, and what was found of an earlier run."""
+    inputs, state = record.inputs, record.state
+    names = inputs[0].path if len(inputs) == 1 else f"{inputs[0].path} and {len(inputs) - 1:,} more"
+    total = sum(input.size for input in inputs)
+    lines = [
+        f"reading {names} ({total / 1e6:,.1f} MB {', '.join(sorted({i.format for i in inputs}))}), {n_workers} workers"
+    ]
+    n_tokens = state.train_tokens + state.val_tokens
+    if state.status != ENCODING or n_tokens:
+        share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
+        phase = "" if state.status == ENCODING else f", {state.status}"
+        lines.append(f"resuming at {share}{phase}: {len(state.shard_sha256)} shards, {n_tokens:,} tokens")
+    return lines
+
+
+def check_worth(state: State, sources: Sequence[Source]) -> None:
+    """Raise `InputError` for a result that nobody could train on: no text, or all of it in val."""
+    if not state.has_text:
+        what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
+        raise InputError(f"{sources[0].input.path}: no text in the input: {what}", "name other files")
+    if not state.train_tokens:
+        what = "only one document" if state.val_documents == 1 else "everything"
+        raise InputError(
+            f"{sources[0].input.path}: too little text: {what} went to val, nothing is left to train on",
+            "add text, or lower --val-ratio or --val-tokens",
+        )
+
+
+def outputs(folder: Path, state: State) -> str:
+    """Say where the files are and what is in them."""
+    lines = []
+    for name, tokens, documents in (
+        (TRAIN_NAME, state.train_tokens, state.train_documents),
+        (VAL_NAME, state.val_tokens, state.val_documents),
+    ):
+        of = f" of {documents:,} documents" if state.n_documents else ""
+        lines.append(f"{folder / name}: {tokens:,} tokens{of}")
+    return "\n".join(lines)
+
+
+def result(folder: Path, record: Record) -> list[str]:
+    """Say what came out, what to look at, and what to do next."""
+    state = record.state
+    assert state.status == DONE
+    engine, rate = record.about.get("engine", "tiktoken"), state.text_bytes / 1e6 / max(state.seconds, 1e-9)
+    lines = [f"{state.text_bytes / 1e6:,.1f} MB of text in {state.seconds:,.1f} s ({rate:,.1f} MB/s) with {engine}"]
+    if state.n_changes:
+        lines.append("; ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items()))
+    if state.n_eot_in_text:
+        lines.append(
+            f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
+            " if they part documents: --separator '<|endoftext|>'"
+        )
+    if state.val_tokens <= MIN_VAL_TOKENS:
+        ratio = 2 * MIN_VAL_TOKENS / (state.train_tokens + state.val_tokens)
+        advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
+        lines.append(
+            f"warning: val.bin has {state.val_tokens:,} tokens; a block size of {MIN_VAL_TOKENS:,} needs more:"
+            f" {advice} would do"
+        )
+    lines.append(outputs(folder, state))
+    lines.append(f"train on it: python train.py --dataset={folder.resolve().name}")
+    return lines

@@ -1,0 +1,80 @@
+"""What is in the folder already: nothing, a run to continue, a finished one, or what must not be touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import disk
+from .blocks import Input
+from .changes import CHANGES_NAME
+from .errors import InputError, PrepareError
+from .record import DONE, RECORD_NAME, Record, State, portable, read_record
+from .shards import TRAIN_NAME, VAL_NAME
+
+
+def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], overwrite: bool) -> Record:
+    """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
+
+    With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
+    continued all the same.
+
+    Raises `InputError` for outputs of another run or of unknown origin, `PrepareError` for a damaged record.
+    """
+    try:
+        record = read_record(folder)
+    except PrepareError:
+        if not overwrite:
+            raise
+        record = None
+    if record is not None:
+        differences = record.differences(settings, inputs)
+        if not differences and not (overwrite and record.state.status == DONE):
+            _check_outputs(folder, record)
+            return record
+        if not overwrite:
+            raise _refusal(folder, record, differences)
+    elif not overwrite and (found := next(_outputs(folder), None)):
+        raise InputError(
+            f"{found} is already there, and no {RECORD_NAME} says what it was made of",
+            "it is left alone: choose another folder with --out, or replace it with --overwrite",
+        )
+    clear(folder)
+    return Record(folder / RECORD_NAME, settings, portable(inputs), State())
+
+
+def clear(folder: Path) -> None:
+    """Delete what a run writes: outputs, shards, temporary files and, last, the record."""
+    for path in (*_outputs(folder), folder / RECORD_NAME):
+        disk.remove(path)
+        disk.remove(disk.part_path(path))
+
+
+def _outputs(folder: Path) -> Iterator[Path]:
+    """Yield what a run writes, complete files before their temporary forms."""
+    names = [folder / TRAIN_NAME, folder / VAL_NAME, folder / CHANGES_NAME, *sorted(folder.glob("train_shard_*.bin"))]
+    yield from (path for path in names if path.exists())
+    yield from (
+        p for p in (*map(disk.part_path, names[:3]), *sorted(folder.glob("train_shard_*.bin.part"))) if p.exists()
+    )
+
+
+def _check_outputs(folder: Path, record: Record) -> None:
+    if record.state.status != DONE:
+        return
+    for name, output in record.state.outputs.items():
+        path = folder / name
+        if not path.exists() or path.stat().st_size != output["bytes"]:
+            raise InputError(
+                f"{path}: missing or not {output['bytes']:,} bytes long, as {RECORD_NAME} says it is",
+                "make it again with --overwrite",
+            )
+
+
+def _refusal(folder: Path, record: Record, differences: list[str]) -> InputError:
+    what = "a finished result" if record.state.status == DONE else "an interrupted run"
+    return InputError(
+        f"{folder / RECORD_NAME}: {what} of other inputs or settings is already there: {'; '.join(differences)}",
+        "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
+    )

@@ -1,0 +1,235 @@
+"""One run, from blocks to `train.bin`: the story on one page. Encode, shard, merge, report."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from . import disk, report
+from .blocks import Block, Source
+from .changes import ChangeLog, locate
+from .errors import InputError, Interrupted, PrepareError, RecordError
+from .executors import Window, WorkerError, local_executor, map_ordered
+from .merge import merge
+from .progress import Progress
+from .record import DONE, ENCODING, MERGING, Record
+from .resume import clear
+from .settings import Settings
+from .shards import TRAIN_NAME, VAL_NAME, ShardWriter
+from .signals import Signals
+from .splits import Split, split_documents, split_text
+from .storage import check_unchanged
+from .vocab import TOKEN_DTYPE
+from .worker import Encoded, encode_block, get_encoder
+
+COMMIT_SECONDS = 5.0
+"""How often the state is made durable: no more than about this much work is ever done again."""
+
+BLOCKS_PER_WORKER = 3
+WINDOW_BYTES = 64 << 20
+LOG_NAME = "prepare.log"
+
+
+class Run:
+    """Does what a record says is left to do; whatever ends it early, the same command continues."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        sources: Sequence[Source],
+        record: Record,
+        signals: Signals,
+        say: Callable[[str], None],
+        quiet: bool,
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._sources = sources
+        self._record = record
+        self._state = record.state
+        self._signals = signals
+        self._say = say
+        self._quiet = quiet
+        self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
+        self._is_worthless = False  # no text at all: then nothing is kept
+        self._clock = time.monotonic()
+
+    def work(self, executor: Executor | None, n_workers: int) -> None:
+        """Do all that is left; raise what stopped it, with what was saved."""
+        state = self._state
+        try:
+            for line in report.plan(self._record, self._settings, n_workers):
+                self._say(line)
+            if state.status == ENCODING:
+                encoder = get_encoder(self._settings.engine)
+                self._record.about = report.about(encoder.version)
+                self._record.write()
+                with executor or local_executor(n_workers) as pool:
+                    self._encode(pool, n_workers)
+            self._merge()
+        except BaseException as error:
+            raise self._explain(error) from error
+        for line in report.result(self._folder, self._record):
+            self._say(line)
+
+    def _encode(self, executor: Executor, n_workers: int) -> None:
+        stop = threading.Event()
+        encode = functools.partial(encode_block, engine=self._settings.engine, stopped=stop.is_set)
+        window = Window(BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES)
+        total = sum(source.input.size for source in self._sources)
+        progress = Progress(self._state, total, quiet=self._quiet)
+        with (
+            ShardWriter(self._folder, self._settings.shard_tokens, self._state) as writer,
+            ChangeLog(self._folder, self._state, self._say) as changes,
+        ):
+            committed = time.monotonic()
+            try:
+                for block, encoded in map_ordered(executor, encode, self._blocks(), window, progress.update):
+                    with self._signals.deferred():
+                        has_completed_shard = self._absorb(block, encoded, writer, changes)
+                        if has_completed_shard or time.monotonic() - committed > COMMIT_SECONDS:
+                            self._commit(writer, changes)
+                            committed = time.monotonic()
+                with self._signals.deferred():
+                    self._finish_encoding(writer, changes)
+            except BaseException:
+                if self._is_whole and self._state.status == ENCODING:
+                    with self._signals.deferred():
+                        self._commit(writer, changes)
+                raise
+            finally:
+                stop.set()
+                progress.close()
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield the blocks that are left, and see that no input changed while it was read."""
+        first = self._state.input
+        for source in self._sources[first:]:
+            yield from source.iter_blocks(self._state.offset if source.number == first else 0)
+            check_unchanged(source.input)
+
+    def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
+        """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
+        state = self._state
+        self._is_whole = False
+        if block.source.number != state.input:
+            state.input, state.n_records = block.source.number, 0
+        changes.append(block, encoded.changes)
+        split = self._split(block, encoded)
+        writer.write_val(split.val)
+        has_completed_shard = writer.write_train(split.train)
+        state.offset = block.stop
+        state.n_records += encoded.n_records
+        state.train_documents += split.train_documents
+        state.val_documents += split.val_documents
+        state.text_bytes += encoded.n_bytes
+        state.input_bytes += block.n_input_bytes
+        state.has_text = state.has_text or encoded.has_text
+        state.n_eot_in_text += encoded.n_eot_in_text
+        self._is_whole = True
+        return has_completed_shard
+
+    def _split(self, block: Block, encoded: Encoded) -> Split:
+        settings, state = self._settings, self._state
+        if not block.source.unit:
+            return split_text(encoded.ids, block.split, state.val_tokens, settings.val_tokens)
+        return split_documents(
+            encoded.ids,
+            encoded.ends,
+            state.n_documents,
+            state.val_tokens,
+            ratio=settings.val_ratio,
+            tokens=settings.val_tokens,
+            seed=settings.seed,
+        )
+
+    def _commit(self, writer: ShardWriter, changes: ChangeLog) -> None:
+        """Make the data durable, then the record that speaks of it."""
+        writer.sync()
+        changes.sync()
+        self._write_record()
+
+    def _write_record(self) -> None:
+        now = time.monotonic()
+        self._state.seconds += now - self._clock
+        self._clock = now
+        self._record.write()
+
+    def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
+        self._is_whole = False
+        try:
+            report.check_worth(self._state, self._sources)
+        except InputError:
+            self._is_worthless = True
+            raise
+        self._state.outputs[VAL_NAME] = {"sha256": writer.finish()}
+        changes.finish()
+        self._state.status = MERGING
+        self._is_whole = True
+        self._write_record()
+
+    def _merge(self) -> None:
+        state, signals = self._state, self._signals
+        with signals.deferred():
+            sha256 = merge(
+                self._folder,
+                state,
+                self._settings.shard_tokens,
+                self._settings.keep_shards,
+                commit=self._write_record,
+                check=signals.check,
+            )
+            n_tokens = {VAL_NAME: state.val_tokens, TRAIN_NAME: state.train_tokens}
+            state.outputs[TRAIN_NAME] = {"sha256": sha256}
+            for name, n in n_tokens.items():
+                part = disk.part_path(self._folder / name)
+                if part.exists():
+                    disk.replace(part, self._folder / name)
+                state.outputs[name] |= {"tokens": n, "bytes": n * TOKEN_DTYPE.itemsize}
+            state.status = DONE
+            self._write_record()
+
+    def _explain(self, error: BaseException) -> BaseException:
+        """Return the error as the user shall see it: with the place, and what was saved."""
+        cause = error
+        if isinstance(error, WorkerError):
+            assert error.__cause__ is not None
+            cause = error.__cause__
+            if isinstance(cause, RecordError):
+                source = error.block.source
+                before = self._state.n_records if source.number == self._state.input else 0
+                place = locate(error.block, cause.record + before, cause.byte)
+                cause = InputError(f"{place}: {cause.message}", cause.hint)
+            elif not isinstance(cause, PrepareError | Interrupted):
+                place = f"{error.block.source.input.path}, from {error.block.start:,} to {error.block.stop:,}"
+                cause = self._unexpected(cause, f"{place}: ")
+        elif not isinstance(cause, PrepareError | KeyboardInterrupt):
+            cause = self._unexpected(cause, "")
+        if isinstance(cause, PrepareError | Interrupted):
+            cause.saved = self._saved()
+        return cause
+
+    def _unexpected(self, error: BaseException, place: str) -> PrepareError:
+        """Keep the traceback in a file: the user sees one line."""
+        path = self._folder / LOG_NAME
+        detail = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        try:
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write("".join(traceback.format_exception(error)))
+        except OSError:
+            return PrepareError(f"{place}{detail}", "the traceback could not be written")
+        return PrepareError(f"{place}{detail}", f"the traceback is in {path}")
+
+    def _saved(self) -> str:
+        state = self._state
+        n_tokens = state.train_tokens + state.val_tokens
+        if not n_tokens or self._is_worthless:
+            clear(self._folder)
+            return ""
+        return f"{n_tokens:,} tokens are saved: the same command continues"

@@ -1,0 +1,95 @@
+"""What a run is told, and which of it must stay the same for a run to continue."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .blocks import ReadOptions
+from .errors import InputError
+
+ENGINES = ("auto", "tiktoken", "fastokens")
+
+DEFAULT_SHARD_TOKENS = 500_000_000
+DEFAULT_VAL_RATIO = 0.0005
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+def parse_size(text: str | int) -> int:
+    """Read a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`.
+
+    >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2GiB")
+    (500000000, 1000000000, 1500000000, 2147483648)
+
+    Raises `InputError` for anything else, and for less than 1.
+    """
+    match = re.fullmatch(r"([\d_,.]+(?:e\d+)?)\s*([KMGT]i?B?|B)?", str(text).strip(), re.IGNORECASE)
+    unit = (match.group(2) or "").upper() if match else ""
+    if unit not in _UNITS:
+        unit = unit.removesuffix("B")
+    try:
+        size = int(float(match.group(1).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise InputError(f"not a size: {str(text)!r}", "write it like 500M, 1B or 4GB")
+    return size
+
+
+def parse_separator(text: str) -> str:
+    """Understand the escapes of a separator as a shell hands them over: `\\\\n` is a newline.
+
+    >>> parse_separator(r"\\n\\n")
+    '\\n\\n'
+    """
+    try:
+        return codecs.escape_decode(text.encode())[0].decode()
+    except ValueError as error:
+        raise InputError(f"--separator {text!r}: {error}", r"write it like '\\n\\n' or '<|endoftext|>'") from None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of a run that decide its bytes, and how it reads what is bad.
+
+    Raises `InputError` for values that make no sense.
+    """
+
+    val_ratio: float = DEFAULT_VAL_RATIO
+    val_tokens: int | None = None
+    shard_tokens: int = DEFAULT_SHARD_TOKENS
+    text_column: str = "text"
+    separator: str | None = None
+    seed: int = 0
+    errors: str = "strict"
+    skip_bad: bool = False
+    keep_shards: bool = False
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.val_ratio < 1:
+            raise InputError(f"--val-ratio {self.val_ratio}: must be more than 0 and less than 1", "try 0.0005")
+        if self.shard_tokens < 1:
+            raise InputError(f"--shard-tokens {self.shard_tokens}: must be at least 1", "try 500M")
+        if self.val_tokens is not None and self.val_tokens < 1:
+            raise InputError(f"--val-tokens {self.val_tokens}: must be at least 1", "try 1M")
+        if self.separator is not None and not self.separator:
+            raise InputError("--separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
+        if self.errors not in ("strict", "replace", "ignore"):
+            raise InputError(f"--errors {self.errors}: no such way", "strict, replace or ignore")
+        if self.engine not in ENGINES:
+            raise InputError(f"no such engine: {self.engine!r}", f"the engines are {', '.join(ENGINES)}")
+
+    @property
+    def read_options(self) -> ReadOptions:
+        """The part that sources need."""
+        separator = None if self.separator is None else self.separator.encode()
+        return ReadOptions(self.text_column, separator, self.errors, self.skip_bad)
+
+    def fixed(self) -> dict[str, Any]:
+        """The part that an interrupted run cannot change: it would be another result."""
+        free = ("errors", "engine", "keep_shards", "skip_bad")
+        return {name: value for name, value in asdict(self).items() if name not in free}

@@ -1,0 +1,66 @@
+"""Ctrl+C and friends: stop soon and save, but never in the middle of a step that belongs together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from .errors import Interrupted
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+
+
+class Signals:
+    """While entered, the first signal raises `Interrupted` in the main thread: at once, or at the end of `deferred()`.
+
+    A second one while the first is dealt with leaves the process at once; what was recorded stays recorded. Outside the
+    main thread, where Python takes no signals, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._depth = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (getattr(signal, name) for name in _NAMES if hasattr(signal, name)):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Let a signal wait until this block is left."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+        self._raise_if_received()
+
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal waits: at places inside `deferred()` where leaving is safe."""
+        if self.received:
+            raise Interrupted(self.received)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
+            os._exit(128 + number)
+        self.received = number
+        self._raise_if_received()
+
+    def _raise_if_received(self) -> None:
+        if not self._depth:
+            self.check()

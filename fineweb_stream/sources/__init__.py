@@ -1,0 +1,60 @@
+"""Inputs -> sources of blocks, one module a format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..blocks import Input, Source
+from ..errors import InputError
+from ..settings import Settings
+from .demo import Demo
+from .jsonl import JsonLines
+from .parquet import Parquet, check_parquet
+from .text import PlainText, SeparatedText
+
+
+def make_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
+    """Return a source for each input, in order.
+
+    Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column.
+    """
+    options = settings.read_options
+    plain = [input for input in inputs if input.format == "text" and settings.separator is None]
+    if plain and len(plain) < len(inputs):
+        other = next(input for input in inputs if input not in plain)
+        raise InputError(
+            f"{plain[0].path} is one long text, {other.path} holds documents: they split differently",
+            r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
+        )
+    if plain:
+        return _plain_sources(inputs, settings)
+    sources: list[Source] = []
+    for number, input in enumerate(inputs):
+        if input.format == "demo":
+            sources.append(Demo(number, input))
+        elif input.format == "jsonl":
+            sources.append(JsonLines(number, input, options))
+        elif input.format == "parquet":
+            parquet = Parquet(number, input, options)
+            check_parquet(parquet)
+            sources.append(parquet)
+        else:
+            sources.append(SeparatedText(number, input, options))
+    return sources
+
+
+def _plain_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
+    """The validation split is the first `val_ratio` of all bytes, which may end in any of the files."""
+    sources: list[Source] = []
+    remaining = math.ceil(settings.val_ratio * sum(input.size for input in inputs))
+    if settings.val_tokens is not None:
+        remaining = 0  # counted in tokens, by the splitter
+    has_text = False
+    for number, input in enumerate(inputs):
+        ratio = settings.val_ratio if input.is_stream and settings.val_tokens is None else None
+        val_bytes = min(remaining, input.size)
+        sources.append(PlainText(number, input, settings.read_options, val_bytes, ratio, has_text))
+        remaining -= min(remaining, input.size)
+        has_text = has_text or input.is_stream or input.size > 0
+    return sources

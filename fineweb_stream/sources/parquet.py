@@ -1,0 +1,203 @@
+"""Parquet: one text column. Blocks are runs of whole row groups of about a block's size, read in the worker.
+
+A larger row group is decoded in order, batch by batch, and its blocks carry their texts: so memory does not follow the
+row group. Only the text column's bytes are read. (Position: the row in the file.)
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
+from ..errors import InputError, RecordError
+from ..storage import open_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MAX_ROW_GROUP_BYTES = 8 << 20
+"""A row group with more text than this is decoded batch by batch (bytes, decompressed)."""
+
+_BATCH_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """A `.parquet` file."""
+
+    number: int
+    input: Input
+    options: ReadOptions
+    block_bytes: int = BLOCK_BYTES
+    unit: str = "row"
+
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
+        """Yield runs of row groups, or batches of rows of a large one."""
+        metadata = _metadata(self.input)
+        column = _column_index(metadata, self)
+        first_row = n_bytes = run_start = 0
+        run_groups = 0
+        for i in range(metadata.num_row_groups):
+            group = metadata.row_group(i)
+            next_row = first_row + group.num_rows
+            if next_row > start:
+                group_bytes = group.column(column).total_uncompressed_size
+                is_large = group_bytes > MAX_ROW_GROUP_BYTES
+                if run_groups and (is_large or n_bytes + group_bytes > self.block_bytes):
+                    yield self._block(metadata, run_start, first_row, n_bytes)
+                    run_groups = n_bytes = 0
+                if is_large or first_row < start:
+                    yield from self._stream(metadata, i, first_row, max(start, first_row))
+                else:
+                    if not run_groups:
+                        run_start = first_row
+                    run_groups += 1
+                    n_bytes += group_bytes
+            first_row = next_row
+        if run_groups:
+            yield self._block(metadata, run_start, first_row, n_bytes)
+
+    def read(self, block: Block) -> Texts:
+        """Read the block's rows, or take the ones that it carries."""
+        if block.data is not None:
+            return _texts(block.data, 0, self.options)
+        metadata = _metadata(self.input)
+        first_rows = _first_rows(self.input)
+        groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
+        with open_file(self.input) as file:
+            table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
+        return _texts(table.column(0), 0, self.options)
+
+    def _block(self, metadata: pq.FileMetaData, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
+        share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
+        return Block(self, start, stop, n_bytes, share, data=data)
+
+    def _stream(self, metadata: pq.FileMetaData, group: int, first_row: int, start: int) -> Iterator[Block]:
+        """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
+        import pyarrow as pa
+
+        with open_file(self.input) as file:
+            batches = _open(file, metadata).iter_batches(
+                batch_size=_BATCH_ROWS, row_groups=[group], columns=[self.options.text_column], use_threads=False
+            )
+            held: list[pa.Array] = []
+            n_bytes = n_rows = 0
+            row = first_row
+            for batch in batches:
+                skipped = min(max(start - row, 0), len(batch))
+                row += len(batch)
+                if skipped == len(batch):
+                    continue
+                held.append(batch.column(0).slice(skipped))
+                n_rows += len(held[-1])
+                n_bytes += held[-1].nbytes
+                if n_bytes >= self.block_bytes:
+                    yield self._block(metadata, row - n_rows, row, n_bytes, pa.chunked_array(held))
+                    held, n_bytes, n_rows = [], 0, 0
+            if held:
+                yield self._block(metadata, row - n_rows, row, n_bytes, pa.chunked_array(held))
+
+
+def check_parquet(source: Parquet) -> None:
+    """Raise `InputError` unless the file is parquet and has the text column as text."""
+    _column_index(_metadata(source.input), source)
+
+
+def _open(file: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open for reading in order; with `pre_buffer` a batch reader would hold the whole row group."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=1 << 20)
+
+
+@functools.lru_cache(maxsize=4)
+def _metadata(input: Input) -> pq.FileMetaData:
+    """Read the footer: large in files of many row groups, so it is kept for the blocks that follow."""
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise InputError(f"{input.path}: reading parquet needs pyarrow", "pip install pyarrow") from None
+    with open_file(input) as file:
+        try:
+            return _open(file).metadata
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{input.path}: not a whole parquet file ({str(error).splitlines()[0]})", "fetch the file again"
+            ) from None
+
+
+def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
+    """Return which physical column holds the texts."""
+    import pyarrow as pa
+
+    name, path = source.options.text_column, source.input.path
+    schema = metadata.schema.to_arrow_schema()
+    if name not in schema.names:
+        raise InputError(
+            f"{path}: no column {name!r}; the columns are: {', '.join(schema.names)}", "--text-column NAME"
+        )
+    kind = schema.field(name).type
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = pa.types.is_string(value) or pa.types.is_large_string(value)
+    if not is_text and not (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(value)):
+        columns = [f.name for f in schema if "string" in str(f.type)]
+        raise InputError(
+            f"{path}: the column {name!r} is {kind}, not text",
+            f"--text-column NAME; columns of text: {', '.join(columns) or 'none'}",
+        )
+    return [metadata.schema.column(i).path for i in range(len(metadata.schema))].index(name)
+
+
+@functools.lru_cache(maxsize=4)
+def _first_rows(input: Input) -> list[int]:
+    """Return the number of the first row of each row group."""
+    metadata = _metadata(input)
+    n_rows = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    return list(itertools.accumulate(n_rows, initial=0))[:-1]
+
+
+def _texts(column: pa.ChunkedArray, first_record: int, options: ReadOptions) -> Texts:
+    """Turn a column into a list of str; nulls and bytes that are no UTF-8 are named."""
+    n_records = len(column)
+    changes: list[Change] = []
+    try:
+        texts = column.to_pylist()
+    except UnicodeDecodeError:
+        texts = _decode_each(column, options, changes)
+    if column.null_count:
+        for i, text in enumerate(texts):
+            if text is None:
+                message = f"the column {options.text_column!r} is null, not text"
+                if not options.skip_bad:
+                    raise RecordError(i, None, message, "skip such rows with --skip-bad")
+                changes.append(Change(i, None, "skipped", message))
+        texts = [text for text in texts if text is not None]
+    return Texts(texts, column.nbytes, n_records, changes)
+
+
+def _decode_each(column: pa.ChunkedArray, options: ReadOptions, changes: list[Change]) -> list[str | None]:
+    """Decode row by row as `options.errors` says."""
+    import pyarrow as pa
+
+    texts: list[str | None] = []
+    for i, data in enumerate(column.cast(pa.large_binary()).to_pylist()):
+        if data is None:
+            texts.append(None)
+        elif options.errors == "strict":
+            try:
+                texts.append(data.decode())
+            except UnicodeDecodeError as error:
+                raise RecordError(
+                    i, None, f"not UTF-8 (0x{data[error.start]:02x})", "--errors replace or --errors ignore"
+                ) from None
+        else:
+            texts.append(data.decode("utf-8", options.errors))
+            if texts[-1] != data.decode("utf-8", "surrogateescape"):
+                changes.append(Change(i, None, "replaced" if options.errors == "replace" else "left out", "not UTF-8"))
+    return texts

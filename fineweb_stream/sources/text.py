@@ -1,0 +1,170 @@
+"""Text files: one long text, or documents between separators. Blocks are byte ranges; each byte is read once.
+
+Plain text is UTF-8; a leading byte-order mark is dropped, and `\\r\\n` and `\\r` become `\\n`, as `open()` does.
+Documents between separators keep every byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
+from ..cuts import find_cut, iter_chunks
+from ..storage import InputFile, open_input, read_block
+from .decoding import BOM, decode
+
+MAX_RUN_BYTES = 1 << 20
+"""A plain text is cut after this much without a good place: reported, and the only place where ids may differ."""
+
+STREAM_HEAD_BYTES = 32 << 20
+"""How far into a stream its validation split is looked for (bytes)."""
+
+_SCAN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A whole file as one text: the first `val_bytes` of it, up to the next good cut, are the validation split.
+
+    Of a stream, whose length is not known, they are `val_ratio` of the first STREAM_HEAD_BYTES.
+    """
+
+    number: int
+    input: Input
+    options: ReadOptions
+    val_bytes: int = 0
+    val_ratio: float | None = None
+    joins: bool = False
+    block_bytes: int = BLOCK_BYTES
+    unit: str = ""
+
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
+        """Yield byte ranges that end where a cut cannot change an id."""
+        with open_input(self.input, start) as file:
+            val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
+            while True:
+                target = start + self.block_bytes
+                stop, is_hard = find_byte_cut(file, min(target, val_bytes) if start < val_bytes else target)
+                if start < val_bytes < stop:
+                    stop, is_hard = find_byte_cut(file, val_bytes)
+                if stop <= start:
+                    break
+                split = "val" if start < val_bytes else "train"
+                joins = self.joins and start == 0
+                yield replace(file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard)
+                start = stop
+
+    def read(self, block: Block) -> Texts:
+        """Read a byte range as a list of chunks that are encoded one by one."""
+        data = read_block(block)
+        if block.start == 0:
+            data = data.removeprefix(BOM)
+        text, changes = decode(data, self.options.errors, block.stop - len(data))
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return Texts(list(iter_chunks(text)), len(data), 0, changes)
+
+
+def _share(file: InputFile, ratio: float) -> int:
+    """Return `ratio` of what a stream of unknown length holds, seen over its first STREAM_HEAD_BYTES."""
+    return math.ceil(len(file.read_at(0, STREAM_HEAD_BYTES)) * ratio)
+
+
+def find_byte_cut(file: InputFile, target: int) -> tuple[int, bool]:
+    """Return the first byte at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
+
+    A hard cut is made after MAX_RUN_BYTES without a good place.
+    """
+    begin = max(target - 4, 0)  # a character has at most four bytes: the one before the target is seen whole
+    width = 4096
+    while True:
+        window = file.read_at(begin, target - begin + width)
+        skipped = _n_continuation_bytes(window)
+        text = window[skipped:].decode("utf-8", "surrogateescape")
+        first = len(window[skipped : target - begin].decode("utf-8", "surrogateescape"))
+        cut = find_cut(text, first, len(text) - 1)  # a last character may be half of one
+        if cut is not None:
+            return begin + skipped + len(text[:cut].encode("utf-8", "surrogateescape")), False
+        if len(window) < target - begin + width:
+            return file.end(), False
+        if width >= MAX_RUN_BYTES:
+            return begin + len(window) - _n_bytes_of_partial_character(window), True
+        width *= 16
+
+
+def _n_continuation_bytes(data: bytes) -> int:
+    """Count the bytes at the start that belong to a character which began before (0 to 3)."""
+    return next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 3 if len(data) > 3 else 0)
+
+
+def _n_bytes_of_partial_character(data: bytes) -> int:
+    """Count the bytes at the end that begin a character whose rest is missing."""
+    for n in range(1, 4):
+        lead = data[-n]
+        if lead & 0xC0 != 0x80:
+            return n if lead >= 0xC0 and n < 2 + (lead >= 0xE0) + (lead >= 0xF0) else 0
+    return 0
+
+
+@dataclass(frozen=True)
+class SeparatedText:
+    """Documents between occurrences of a byte sequence; nothing else separates, and nothing between is changed.
+
+    Empty documents (two separators in a row, one at the start or the end) are none.
+    """
+
+    number: int
+    input: Input
+    options: ReadOptions
+    block_bytes: int = BLOCK_BYTES
+    unit: str = "document"
+
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
+        """Yield byte ranges that end right after a separator."""
+        assert self.options.separator
+        with open_input(self.input, start) as file:
+            while (stop := _find_separator_end(file, self.options.separator, start + self.block_bytes)) > start:
+                yield file.block(self, start, stop)
+                start = stop
+
+    def read(self, block: Block) -> Texts:
+        """Read the documents of a byte range."""
+        assert self.options.separator
+        data = read_block(block)
+        texts: list[str] = []
+        changes: list[Change] = []
+        offset = block.start
+        if block.start == 0 and data.startswith(BOM):
+            data, offset = data[len(BOM) :], len(BOM)
+        for document in data.split(self.options.separator):
+            if document:
+                text, replaced = decode(document, self.options.errors, offset, len(texts))
+                texts.append(text)
+                changes += replaced
+            offset += len(document) + len(self.options.separator)
+        return Texts(texts, len(data), len(texts), changes)
+
+
+def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
+    """Return the end of the first separator that ends at `target` or later, or the file's end.
+
+    Occurrences may overlap (`\\n\\n` in `\\n\\n\\n`), and which of them separate depends on the first of the row: so
+    only one that overlaps none before it will do.
+    """
+    n = len(separator)
+    position = max(target - 2 * n + 1, 0)
+    last_start = -n
+    while True:
+        window = file.read_at(position, _SCAN_BYTES + n - 1)
+        at = window.find(separator)
+        while at >= 0:
+            start = position + at
+            if start - last_start >= n and start + n >= target:
+                return start + n
+            last_start = start
+            at = window.find(separator, at + 1)
+        if len(window) < _SCAN_BYTES + n - 1:
+            return file.end()
+        position += _SCAN_BYTES

@@ -1,0 +1,132 @@
+"""Where inputs' bytes come from: files, which any worker can open again, and streams, which pass once."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from .blocks import Block, Input, Source
+from .errors import InputError
+
+STDIN = "-"
+_HEAD_BYTES = 1 << 20
+
+
+class InputFile:
+    """An input open for planning: reads at any place; of a stream only from the start of the next block on.
+
+    `start` is where a stream is taken up: what comes before is read and forgotten.
+    """
+
+    def __init__(self, input: Input, file: BinaryIO, start: int = 0, head: bytes = b"") -> None:
+        self.input = input
+        self._file = file
+        self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
+        self._held_start = 0
+        while input.is_stream and self._held_start < start:
+            if not self.read_at(self._held_start, _HEAD_BYTES):
+                raise _shorter(input, self._held_start)
+            self._drop(min(start - self._held_start, len(self._held)))
+
+    def __enter__(self) -> InputFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.input.path != STDIN:
+            self._file.close()
+
+    def read_at(self, position: int, n_bytes: int) -> bytes:
+        """Read up to `n_bytes` from `position`; less only at the end."""
+        if not self.input.is_stream:
+            self._file.seek(position)
+            return self._file.read(max(min(n_bytes, self.input.size - position), 0))
+        at = position - self._held_start
+        missing = at + n_bytes - len(self._held)
+        if missing > 0:
+            self._held += self._file.read(missing)
+        return bytes(self._held[at : at + n_bytes])
+
+    def end(self) -> int:
+        """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
+        if self.input.is_stream:
+            return self._held_start + len(self._held)
+        size = self._file.seek(0, os.SEEK_END)
+        if size < self.input.size:
+            raise _shorter(self.input, size)
+        return self.input.size
+
+    def block(self, source: Source, start: int, stop: int) -> Block:
+        """Make the block of a byte range; of a stream, it takes its data along."""
+        n_bytes = stop - start
+        if not self.input.is_stream:
+            return Block(source, start, stop, n_bytes, n_bytes)
+        data = self.read_at(start, n_bytes)
+        self._drop(n_bytes)
+        return Block(source, start, stop, n_bytes, n_bytes, data=data)
+
+    def _drop(self, n_bytes: int) -> None:
+        del self._held[:n_bytes]
+        self._held_start += n_bytes
+
+
+def open_input(input: Input, start: int = 0) -> InputFile:
+    """Open an input for planning from `start` on; `InputError` says why it cannot be."""
+    if input.path == STDIN:
+        return InputFile(input, sys.stdin.buffer, start, stdin_head())
+    return InputFile(input, open_file(input), start)
+
+
+def open_file(input: Input) -> BinaryIO:
+    """Open an input's file; `InputError` says why it cannot be."""
+    try:
+        return Path(input.path).open("rb")
+    except OSError as error:
+        raise InputError(f"{input.path}: {error.strerror}", "check the path and its permissions") from None
+
+
+def read_block(block: Block) -> bytes:
+    """Return the bytes of a block, in the worker; `InputError` when the file has become shorter."""
+    if block.data is not None:
+        return bytes(block.data)
+    input = block.source.input
+    with open_file(input) as file:
+        file.seek(block.start)
+        data = file.read(block.stop - block.start)
+    if len(data) != block.stop - block.start:
+        raise _shorter(input, block.start + len(data))
+    return data
+
+
+def check_unchanged(input: Input) -> None:
+    """Raise `InputError` when a file is not what it was when the run looked at it first."""
+    if input.path == STDIN or input.format == "demo":
+        return
+    try:
+        info = Path(input.path).stat()
+        now = (info.st_size, str(info.st_mtime_ns))
+    except OSError as error:
+        raise InputError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
+    if now != (input.size, input.modified):
+        raise InputError(
+            f"{input.path}: changed while it was read (it had {input.size:,} bytes, now {now[0]:,})",
+            "once it is complete, start over with --overwrite",
+        )
+
+
+@functools.cache
+def stdin_head() -> bytes:
+    """Return the first MiB of standard input, which is looked at before it is read as an input."""
+    return sys.stdin.buffer.read(_HEAD_BYTES)
+
+
+def _shorter(input: Input, n_bytes: int) -> InputError:
+    return InputError(
+        f"{input.path}: ends at byte {n_bytes:,}, before what was there at the start",
+        "it changed while it was read: once it is complete, start over with --overwrite",
+    )

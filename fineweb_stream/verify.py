@@ -1,0 +1,47 @@
+"""`--verify`: read the outputs again and hold them against the record."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from . import disk
+from .errors import InputError
+from .record import DONE, RECORD_NAME, read_record
+from .shards import TRAIN_NAME, VAL_NAME
+from .vocab import EOT_ID, TOKEN_DTYPE
+
+
+def verify(folder: Path) -> list[str]:
+    """Check size, SHA-256, largest id and number of end-of-text ids of both outputs; return a line for each.
+
+    Raises `InputError` when something is missing or not as the record says.
+    """
+    record = read_record(folder)
+    again = "make it again with --overwrite"
+    if record is None or record.state.status != DONE:
+        raise InputError(f"{folder / RECORD_NAME}: no finished run in this folder", "name its folder with --out")
+    lines, n_eot = [], 0
+    for name in (TRAIN_NAME, VAL_NAME):
+        path, expected = folder / name, record.state.outputs[name]
+        if not path.exists() or path.stat().st_size != expected["bytes"]:
+            raise InputError(f"{path}: missing or not {expected['bytes']:,} bytes long", again)
+        digest, largest = hashlib.sha256(), 0
+        for data in disk.read_pieces(path, 0, expected["bytes"]):
+            ids = np.frombuffer(data, TOKEN_DTYPE)
+            digest.update(data)
+            largest = max(largest, int(ids.max()))
+            n_eot += int(np.count_nonzero(ids == EOT_ID))
+        if largest > EOT_ID:
+            raise InputError(f"{path}: holds id {largest}, more than GPT-2's {EOT_ID}", again)
+        if digest.hexdigest() != expected["sha256"]:
+            raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", again)
+        lines.append(f"{path}: {expected['tokens']:,} tokens, largest id {largest}, SHA-256 as recorded")
+    state = record.state
+    n_expected = state.n_documents
+    if n_expected and n_eot != n_expected:
+        raise InputError(f"{folder}: {n_eot:,} end-of-text ids, but {n_expected:,} documents", again)
+    lines.append(f"{n_eot:,} end-of-text ids" + (f" for {n_expected:,} documents" if n_expected else ""))
+    return lines

@@ -1,0 +1,70 @@
+"""A block -> its ids: what runs in a worker, a thread here or a process on another machine."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .blocks import Block, Change
+from .encoder import Encoder, Ends, Ids
+from .vocab import EOT_ID, TOKEN_DTYPE
+
+FIRST_CHECK_CHARS, CHECK_CHARS, CHECK_EVERY = 1 << 18, 1 << 15, 32
+"""How much of the first block, and of one in CHECK_EVERY others, tiktoken encodes too: under a percent of the text."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What became of a block: its ids, uint16, shape (n,), and where each document ends in them, int64.
+
+    Plain text has no documents: then `ends` is empty.
+    """
+
+    ids: Ids
+    ends: Ends
+    n_bytes: int
+    n_records: int
+    changes: list[Change]
+    has_text: bool
+    n_eot_in_text: int
+
+
+def encode_block(block: Block, engine: str, stopped: Callable[[], bool] = lambda: False) -> Encoded:
+    """Read and encode one block; the first one, and a sample of the others, by both engines.
+
+    Raises `RecordError`, `InputError`, `EngineError`; `KeyboardInterrupt` soon after `stopped` says yes.
+    """
+    texts = block.read()
+    is_plain = not block.source.unit
+    ids, ends = get_encoder(engine).encode(
+        texts.texts, eot=not is_plain, check_chars=_check_chars(block), stopped=stopped
+    )
+    n_eot = 0
+    if is_plain:
+        n_eot = sum(text.count("<|endoftext|>") for text in texts.texts)
+        ends = ends[:0]
+        if block.joins:
+            ids = np.concatenate([np.array([EOT_ID], TOKEN_DTYPE), ids])
+    changes = texts.changes
+    if block.is_hard_cut:
+        detail = "a run of one kind of character was cut: ids may differ there"
+        changes = [*changes, Change(0, block.stop, "hard cut", detail)]
+    has_text = any(text and not text.isspace() for text in texts.texts)
+    return Encoded(ids, ends, texts.n_bytes, texts.n_records, changes, has_text, n_eot)
+
+
+def _check_chars(block: Block) -> int:
+    if block.start == 0 and block.source.number == 0:
+        return FIRST_CHECK_CHARS
+    sample = zlib.crc32(f"{block.source.number} {block.start}".encode())
+    return CHECK_CHARS if sample % CHECK_EVERY == 0 else 0
+
+
+@functools.cache
+def get_encoder(engine: str) -> Encoder:
+    """Return this process's encoder: one vocabulary serves all threads."""
+    return Encoder(engine)

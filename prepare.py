@@ -1,0 +1,21 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["tiktoken", "numpy", "psutil", "fastokens", "orjson", "pyarrow"]
+# ///
+"""Turn text into nanoGPT's train.bin and val.bin, beside this script.
+
+    python prepare.py                       use train_fineweb.txt, or the parquet or jsonl files, beside this script
+    python prepare.py corpus.jsonl more/    use these files and folders
+    python prepare.py --demo                try it on text that Python carries
+    python prepare.py --help                everything else
+
+Then, in nanoGPT: python train.py --dataset=fineweb
+"""
+
+import sys
+from pathlib import Path
+
+from fineweb_stream.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(folder=Path(__file__).resolve().parent))

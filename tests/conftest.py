@@ -1,0 +1,85 @@
+"""Fixtures: the reference encoding, the program as a process, and a watch over what tests leave behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import psutil
+import pytest
+import tiktoken
+
+from fineweb_stream.vocab import tiktoken_encoding
+
+# Timing is no test's business here: the machine may be busy.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=100)
+hypothesis.settings.load_profile("tests")
+
+collect_ignore = ["bench"]  # it measures, and has a command of its own
+
+ROOT = Path(__file__).parents[1]
+CORPORA = ROOT.parent / "shared" / "corpora"
+
+
+@pytest.fixture(scope="session")
+def reference() -> tiktoken.Encoding:
+    """Tiktoken's GPT-2, from the embedded vocabulary (proven to be the official one in test_vocab)."""
+    return tiktoken_encoding()
+
+
+@pytest.fixture(params=["tiktoken", "fastokens"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine that is installed."""
+    if request.param == "fastokens":
+        pytest.importorskip("fastokens")
+    return str(request.param)
+
+
+@pytest.fixture
+def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run prepare.py as a user does, into the folder `out`: `run_program("corpus.txt", "--workers", 2, env=...)`."""
+
+    def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+        env = os.environ | options.pop("env", {})  # type: ignore[operator]
+        out = [] if "--out" in arguments else ["--out", "out"]  # not beside the script
+        command = [sys.executable, str(ROOT / "prepare.py"), *map(str, arguments), *out]
+        defaults = {"capture_output": True, "text": True, "timeout": 120, "cwd": tmp_path, "encoding": "utf-8"}
+        return subprocess.run(command, env=env, **(defaults | options))  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+@pytest.fixture
+def corpus() -> Callable[[str], Path]:
+    """Path of one of the shared corpora; skips where they are absent."""
+
+    def find(name: str) -> Path:
+        if not (CORPORA / name).exists():
+            pytest.skip(f"the corpus {name} is not on this machine")
+        return CORPORA / name
+
+    return find
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(tmp_path: Path) -> Iterator[None]:
+    """Every test leaves no open file, thread or process behind."""
+    process = psutil.Process()
+    files, threads = {f.path for f in process.open_files()}, set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        leaked_files = {f.path for f in process.open_files() if str(tmp_path) in f.path} - files
+        # Imports of the optional packages start threads of their own that live as long as the process.
+        leaked_threads = [t for t in set(threading.enumerate()) - threads if t.name.startswith(("encode", "hash"))]
+        children = [c for c in process.children() if c.status() != psutil.STATUS_ZOMBIE]
+        if not (leaked_files or leaked_threads or children):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"left behind: {leaked_files} {leaked_threads} {children}")

@@ -1,0 +1,65 @@
+"""Oracles: what the outputs must be, said in the plainest way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tiktoken
+
+from fineweb_stream.vocab import EOT_ID
+
+
+def read_ids(path: Path) -> list[int]:
+    """All ids of a file, read as any nanoGPT script does."""
+    if path.stat().st_size == 0:
+        return []
+    return np.memmap(path, dtype=np.uint16, mode="r").tolist()  # type: ignore[no-any-return]
+
+
+def both_splits(folder: Path) -> list[int]:
+    """The ids of val.bin followed by those of train.bin."""
+    return read_ids(folder / "val.bin") + read_ids(folder / "train.bin")
+
+
+def document_ids(reference: tiktoken.Encoding, documents: Sequence[str]) -> list[list[int]]:
+    """C2: every document becomes its ids and an end-of-text."""
+    return [[*reference.encode_ordinary(document), EOT_ID] for document in documents]
+
+
+def split_at_eot(ids: Sequence[int]) -> list[list[int]]:
+    """The documents of a split, each with its end-of-text."""
+    documents: list[list[int]] = [[]]
+    for i in ids:
+        documents[-1].append(i)
+        if i == EOT_ID:
+            documents.append([])
+    assert documents[-1] == [], "ids after the last end-of-text"
+    return documents[:-1]
+
+
+def write_jsonl(path: Path, documents: Sequence[str], ensure_ascii: bool = True) -> Path:
+    """One JSON object a line."""
+    lines = (json.dumps({"id": i, "text": d}, ensure_ascii=ensure_ascii) for i, d in enumerate(documents))
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="")
+    return path
+
+
+def write_parquet(path: Path, documents: Sequence[str], row_group_size: int = 100, **options: object) -> Path:
+    """FineWeb's shape: text among other columns, zstd, small row groups."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = [f"<urn:{i}>" for i in range(len(documents))]
+    table = pa.table(
+        {"id": ids, "text": pa.array(documents, options.pop("type", pa.string())), "score": [0.5] * len(ids)}
+    )
+    pq.write_table(table, path, row_group_size=row_group_size, compression="zstd", **options)
+    return path
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    """Every .bin file of a folder, by name."""
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.bin"))}

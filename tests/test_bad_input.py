@@ -1,0 +1,225 @@
+"""Bad input: a clear error that says what, where and what to type next; and nothing half-made is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from .helpers import both_splits, outputs, split_at_eot, write_jsonl, write_parquet
+
+GOOD = [f"document number {i} with some words" for i in range(50)]
+
+
+def assert_error(done, status: int, *parts: str) -> None:
+    """The program failed with this status and said all of this, in a few lines and without a traceback."""
+    assert done.returncode == status, done.stderr
+    for part in parts:
+        assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 4
+
+
+def assert_nothing_left(folder: Path) -> None:
+    left = [p.name for p in folder.iterdir() if p.suffix in (".bin", ".part", ".lock") or p.name == "prepare.json"]
+    assert not left
+
+
+def jsonl(*lines: object) -> bytes:
+    return b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+
+
+BAD_FILES = {
+    "empty.txt": (b"", ["empty.txt: the file is empty"]),
+    "blank.txt": (b" \n\n \n", ["blank.txt: no text in the input"]),
+    "blank.jsonl": (jsonl({"text": ""}, {"text": " \n"}), ["no text in the input: 2 documents, all of them blank"]),
+    "none.jsonl": (b"\n\n", ["none.jsonl: no text in the input"]),
+    "one.jsonl": (jsonl({"text": "a b c"}), ["only one document", "--val-ratio"]),
+    "column.jsonl": (jsonl({"content": "x", "id": 1}), ["line 1 (byte 0)", "content, id", "--text-column NAME"]),
+    "pretty.jsonl": (b'{\n  "text": "x"\n}\n', ["pretty.jsonl, line 1", "not JSON", "jq -c"]),
+    "array.jsonl": (b'[{"text": "x"}, {"text": "y"}]\n', ["line 1", "a JSON array", "jq -c '.[]'"]),
+    "prettyarray.jsonl": (b'[\n{"text": "x"},\n{"text": "y"}\n]\n', ["line 1", "not JSON", "jq -c"]),
+    "half.jsonl": (jsonl(*[{"text": t} for t in GOOD]) + b'{"text": "ab', ["line 51", "not JSON", "--skip-bad"]),
+    "null.jsonl": (jsonl({"text": "a"}, {"text": None}), ["null.jsonl, line 2 (byte 14)", "is null", "--skip-bad"]),
+    "missing.jsonl": (jsonl({"text": "a"}, {"id": 3}), ["line 2", "no field 'text'", "id"]),
+    "number.jsonl": (jsonl({"text": "a"}, {"text": 3}), ["line 2", "is a number, not text"]),
+    "list.jsonl": (jsonl({"text": "a"}, {"text": ["b"]}), ["line 2", "is a list, not text"]),
+    "scalar.jsonl": (jsonl("text"), ["line 1", "not a JSON object"]),
+    "utf16.txt": ("\ufeffsome text".encode("utf-16-le"), ["UTF-16", "iconv -f utf-16 -t utf-8"]),
+    "latin.txt": (b"some words " * 20 + b"caf\xe9 noir", ["latin.txt, byte 223", "0xe9", "--errors replace", "iconv"]),
+    "latin.jsonl": (b'{"text": "caf\xe9"}\n', ["latin.jsonl, line 1 (byte 13)", "not UTF-8"]),
+    "gzip.txt": (gzip.compress(b"some text"), ["gzip.txt", "gzip"]),
+    "binary.txt": (bytes(range(256)) * 9, ["binary.txt: binary data"]),
+    "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0", ["a picture, not text"]),
+    "parquet.txt": (b"PAR1abcd", ["a parquet file"]),
+    "broken.parquet": (b"PAR1" + b"\0" * 100 + b"PAR1", ["broken.parquet: not a whole parquet file"]),
+    "short.parquet": (b"PAR1", ["short.parquet: not a whole parquet file"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_file(run_program, tmp_path, name: str) -> None:
+    """Exit status 2, the file and the place, what to type next; no output is left."""
+    data, parts = BAD_FILES[name]
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(data)
+    done = run_program(name, "--out", "out", "--val-ratio", "0.1")
+    assert_error(done, 2, *parts)
+    if (tmp_path / "out").exists():
+        assert not list((tmp_path / "out").glob("*.bin"))
+        if "tokens are saved" not in done.stderr:  # what comes before the bad place in another block is
+            assert_nothing_left(tmp_path / "out")
+
+
+def test_missing_things(run_program, tmp_path) -> None:
+    """No such file, no usable file in a folder, nothing that matches, nothing named at all."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "README.md").write_text("text")
+    assert_error(run_program("gone.txt", "--out", "o"), 2, "gone.txt: no such file", "check the path")
+    assert_error(run_program("folder", "--out", "o"), 2, "folder: no usable file", ".parquet")
+    assert_error(run_program("*.jsonl", "--out", "o"), 2, "*.jsonl: no file matches")
+    assert_error(run_program("/dev/null", "--out", "o"), 2, "/dev/null: not a regular file", "standard input")
+    assert_error(run_program("-", "--out", "o", input=""), 2, "standard input is empty", "prepare.py -")
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.skipif(
+    os.name == "nt" or (os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists()), reason="root reads all"
+)
+def test_unreadable_file(tmp_path) -> None:
+    """A file without read permission is named, with the system's reason."""
+    import subprocess
+    import sys
+
+    from .conftest import ROOT
+
+    (tmp_path / "secret.txt").write_text("some text")
+    (tmp_path / "secret.txt").chmod(0)
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    code = (
+        "import os, sys; from fineweb_stream.inputs import find_inputs\n"
+        "os.geteuid() or os.setuid(65534)\n"
+        "try: find_inputs(sys.argv[1:])\n"
+        "except Exception as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "secret.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "secret.txt: Permission denied\n  check the file's permissions" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_skip_bad_counts_and_locates(run_program, tmp_path, kind: str) -> None:
+    """--skip-bad: what is skipped is counted, printed and written down; the word None is never text."""
+    docs = [*GOOD[:3], None, *GOOD[3:]]
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        path = write_parquet(tmp_path / "c.parquet", docs)
+        place, reason = "c.parquet, row 4", "the column 'text' is null, not text"
+    else:
+        path = write_jsonl(tmp_path / "c.jsonl", docs)
+        byte = sum(len(json.dumps({"id": i, "text": d})) + 1 for i, d in enumerate(docs[:3]))
+        place, reason = f"c.jsonl, line 4 (byte {byte})", "the field 'text' is null, not text"
+    assert_error(run_program(path, "--out", "out"), 2, place, reason, "--skip-bad")
+    done = run_program(path, "--out", "out", "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    assert f"skipped: {tmp_path / place}: {reason}" in done.stdout
+    assert len(split_at_eot(both_splits(tmp_path / "out"))) == len(GOOD)
+    record = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert record["state"]["n_changes"] == {"skipped": 1}
+    change = json.loads((tmp_path / "out" / "prepare.changes.jsonl").read_text())
+    assert change["place"] == str(tmp_path / place)
+
+
+def test_wrong_parquet_column(run_program, tmp_path) -> None:
+    """The columns that there are get named; a column that is no text is refused by its type."""
+    pytest.importorskip("pyarrow")
+    path = write_parquet(tmp_path / "c.parquet", GOOD)
+    assert_error(run_program(path, "--text-column", "body"), 2, "no column 'body'", "id, text, score")
+    assert_error(
+        run_program(path, "--text-column", "score"), 2, "'score' is double, not text", "columns of text: id, text"
+    )
+
+
+@pytest.mark.parametrize("mode, kind, text", [("replace", "replaced", "caf\ufffd"), ("ignore", "left out", "caf")])
+def test_errors_option(reference, run_program, tmp_path, mode: str, kind: str, text: str) -> None:
+    """--errors replace and ignore: as bytes.decode has them, counted and located."""
+    (tmp_path / "c.txt").write_bytes(b"some words " * 20 + b"caf\xe9" + b" and more" * 9)
+    done = run_program("c.txt", "--errors", mode, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert f"{kind}: c.txt, byte 223: 1 byte that is no UTF-8: e9" in done.stdout
+    assert both_splits(tmp_path / "out") == reference.encode_ordinary("some words " * 20 + text + " and more" * 9)
+
+
+def test_literal_eot_gets_a_hint(run_program, tmp_path) -> None:
+    """<|endoftext|> in plain text stays text; the count and --separator are mentioned."""
+    (tmp_path / "c.txt").write_text("a story <|endoftext|> " * 30)
+    done = run_program("c.txt", "--val-ratio", "0.1")
+    assert done.returncode == 0
+    assert "30 literal <|endoftext|>" in done.stdout
+    assert "--separator '<|endoftext|>'" in done.stdout
+
+
+def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
+    """A validation split that nanoGPT cannot draw from is named, with the ratio that would do."""
+    (tmp_path / "c.txt").write_text("some words " * 9000)
+    done = run_program("c.txt", "--out", "out")
+    assert "warning: val.bin has" in done.stdout
+    ratio = done.stdout.split("--val-ratio ")[1].split()[0]
+    again = run_program("c.txt", "--out", "out2", "--val-ratio", ratio)
+    assert "warning" not in again.stdout
+
+
+def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:
+    """A train.bin of unknown origin, or of another run, is never touched without --overwrite; the same run is done."""
+    (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]))
+    (tmp_path / "train.bin").write_bytes(b"precious")
+    assert_error(run_program("c.jsonl", "--out", "."), 2, "train.bin is already there", "--overwrite")
+    assert (tmp_path / "train.bin").read_bytes() == b"precious"
+    assert run_program("c.jsonl", "--out", ".", "--overwrite").returncode == 0
+    made = outputs(tmp_path)
+    done = run_program("c.jsonl", "--out", ".")
+    assert done.returncode == 0
+    assert "already done" in done.stdout
+    assert_error(run_program("c.jsonl", "--out", ".", "--seed", "1"), 2, "--seed was 0 and is 1", "--overwrite")
+    assert outputs(tmp_path) == made
+    assert run_program("c.jsonl", "--out", ".", "--seed", "1", "--overwrite", "--val-ratio", "0.5").returncode == 0
+    assert outputs(tmp_path) != made
+
+
+def test_plain_text_and_documents_do_not_mix(run_program, tmp_path) -> None:
+    """One long text beside records is refused, with --separator as the way out."""
+    (tmp_path / "a.txt").write_text("text " * 99)
+    write_jsonl(tmp_path / "b.jsonl", GOOD)
+    assert_error(run_program("a.txt", "b.jsonl", "--out", "o"), 2, "a.txt is one long text", "--separator")
+    assert run_program("a.txt", "b.jsonl", "--separator", r"\n\n", "--out", "o").returncode == 0
+
+
+def test_unwritable_folder(run_program, tmp_path) -> None:
+    """An output folder that cannot be made is a disk error, named."""
+    (tmp_path / "file").write_text("x")
+    write_jsonl(tmp_path / "c.jsonl", GOOD)
+    assert_error(run_program("c.jsonl", "--out", "file/out"), 4, "file/out", "can be written to")
+
+
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["--val-ratio", "1.5"], "--val-ratio 1.5"), (["--shard-tokens", "many"], "not a size: 'many'"),
+        (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "invalid choice"),
+        (["--nonsense"], "--nonsense"),
+        (["--workers", "0"], "not a size"), (["--val-tokens", "-5"], "--val-tokens"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -> None:
+    """Arguments that make no sense: exit status 2 and the argument named."""
+    (tmp_path / "c.txt").write_text("text " * 99)
+    done = run_program("c.txt", *arguments)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr

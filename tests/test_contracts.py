@@ -1,0 +1,300 @@
+"""The contracts that a reader of train.bin relies on, against two-line oracles."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineweb_stream import api, prepare
+from fineweb_stream.errors import InputError
+from fineweb_stream.vocab import EOT_ID
+
+from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot, write_jsonl, write_parquet
+from .strategies import documents, texts
+
+FORMATS = ("jsonl", "parquet", "separated")
+SEPARATOR = "\n<|SEP|>\n"
+
+
+def prepare_in_blocks(block_bytes: int, inputs: object, out: Path, **options: object) -> api.Result:
+    """As `prepare`, with blocks of another size."""
+
+    def make_sources(*args: object) -> list[object]:
+        return [dataclasses.replace(source, block_bytes=block_bytes) for source in real(*args)]
+
+    real = api.make_sources
+    with mock.patch.object(api, "make_sources", make_sources):
+        return prepare(inputs, out, quiet=True, **options)
+
+
+def write_documents(kind: str, folder: Path, docs: list[str]) -> tuple[Path, dict[str, str]]:
+    """Write the same documents in one of the formats; return the file and the options to read it."""
+    if kind == "jsonl":
+        return write_jsonl(folder / "c.jsonl", docs), {}
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        return write_parquet(folder / "c.parquet", docs, row_group_size=3), {}
+    (folder / "c.txt").write_bytes(SEPARATOR.join(docs).encode())
+    return folder / "c.txt", {"separator": SEPARATOR}
+
+
+@settings(max_examples=150)
+@given(
+    text=texts.filter(lambda t: len(t) > 40 and t.strip()),
+    block_bytes=st.integers(1, 100),
+    shard_tokens=st.integers(1, 50),
+    workers=st.integers(1, 8),
+    val_ratio=st.sampled_from([0.0005, 0.1, 0.5]),
+    engine=st.sampled_from(["tiktoken", "fastokens"]),
+)
+def test_plain_text_is_exact(reference, text, block_bytes, shard_tokens, workers, val_ratio, engine) -> None:
+    """C1: val.bin and then train.bin are tiktoken's ids of the file, for every block, shard and worker count."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder, "c.txt"), Path(folder, "out")
+        path.write_bytes(text.encode())
+        expected = reference.encode_ordinary(path.open(encoding="utf-8").read().removeprefix("\ufeff"))
+        options = {"shard_tokens": shard_tokens, "workers": workers, "val_ratio": val_ratio, "engine": engine}
+        try:
+            result = prepare_in_blocks(block_bytes, path, out, **options)
+        except InputError as error:  # one place to cut at the most: val took it all
+            assert "nothing is left to train on" in str(error)
+            assert not outputs(out)
+            return
+        assert both_splits(out) == expected
+        assert (result.val_tokens, result.train_tokens) == (
+            len(read_ids(out / "val.bin")),
+            len(read_ids(out / "train.bin")),
+        )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_plain_text_corpus_is_exact(reference, corpus, engine: str, workers: int, tmp_path) -> None:
+    """C1 on a real megabyte of FineWeb."""
+    path = corpus("fineweb_1mb.txt")
+    prepare(path, tmp_path, engine=engine, workers=workers, shard_tokens=50_000, quiet=True)
+    assert both_splits(tmp_path) == reference.encode_ordinary(path.open(encoding="utf-8").read())
+
+
+@pytest.mark.slow
+def test_parquet_corpus_is_exact(reference, corpus, tmp_path) -> None:
+    """C1 and C2 on 48 MB of English, as one text and as documents."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = corpus("english_48mb.parquet")
+    docs = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    expected = document_ids(reference, docs)
+    prepare(path, tmp_path / "documents", quiet=True)
+    val, train = (split_at_eot(read_ids(tmp_path / "documents" / name)) for name in ("val.bin", "train.bin"))
+    assert len(val) + len(train) == len(docs)
+    remaining = iter(train)
+    assert [next(remaining) if ids not in val else ids for ids in expected] == expected
+    (tmp_path / "c.txt").write_text("\n".join(docs), newline="", encoding="utf-8")
+    prepare(tmp_path / "c.txt", tmp_path / "text", quiet=True)
+    assert both_splits(tmp_path / "text") == reference.encode_ordinary(
+        (tmp_path / "c.txt").open(encoding="utf-8").read()
+    )
+
+
+@settings(max_examples=60)
+@given(
+    docs=documents.filter(lambda d: any(t.strip() for t in d)),
+    kind=st.sampled_from(FORMATS),
+    block_bytes=st.integers(1, 100),
+    shard_tokens=st.integers(1, 50),
+    val_ratio=st.sampled_from([0.0005, 0.3]),
+    seed=st.integers(-1, 3),
+)
+def test_documents_are_exact(reference, docs, kind, block_bytes, shard_tokens, val_ratio, seed) -> None:
+    """C2: every document becomes its ids and 50256, in order within each split, none lost and none twice."""
+    docs = [d for d in docs if d and SEPARATOR not in d] if kind == "separated" else docs
+    with tempfile.TemporaryDirectory() as folder:
+        path, options = write_documents(kind, Path(folder), docs)
+        out = Path(folder, "out")
+        options |= {"shard_tokens": shard_tokens, "val_ratio": val_ratio, "seed": seed}
+        try:
+            result = prepare_in_blocks(block_bytes, path, out, **options)
+        except InputError as error:
+            assert "nothing is left" in str(error) or "no text" in str(error) or "is empty" in str(error)
+            return
+        val, train = (split_at_eot(read_ids(out / name)) for name in ("val.bin", "train.bin"))
+        assert (result.val_documents, result.train_documents) == (len(val), len(train))
+        expected = [(ids, n) for n, ids in enumerate(document_ids(reference, docs))]
+        assert sorted(val + train) == sorted(ids for ids, _ in expected)
+        assert val[0] == expected[0][0], "the first document is always in val"
+        assert is_subsequence(val, [ids for ids, _ in expected])
+        assert is_subsequence(train, [ids for ids, _ in expected])
+
+
+def is_subsequence(part: list[list[int]], whole: list[list[int]]) -> bool:
+    remaining = iter(whole)
+    return all(any(one == other for other in remaining) for one in part)
+
+
+@pytest.mark.parametrize("place", [0, 3, 6], ids=["first", "middle", "last"])
+def test_formats_shards_and_long_documents(reference, tmp_path, place: int) -> None:
+    """C2-C4, C6: jsonl, parquet and separated text give the same bytes, a document of 3.5 shards anywhere."""
+    docs = [f"Document {i} says hello.\n\nIt's short." for i in range(6)]
+    docs.insert(place, "word " * 350)
+    found = []
+    for kind in FORMATS:
+        (tmp_path / kind).mkdir()
+        path, options = write_documents(kind, tmp_path / kind, docs)
+        out = tmp_path / kind / "out"
+        prepare(path, out, shard_tokens=100, keep_shards=True, quiet=True, **options)
+        shards = sorted(out.glob("train_shard_*"))
+        assert b"".join(shard.read_bytes() for shard in shards) == (out / "train.bin").read_bytes()
+        assert {shard.stat().st_size for shard in shards[:-1]} <= {200}
+        assert 0 < shards[-1].stat().st_size <= 200
+        assert not list(out.glob("*.part"))
+        found.append(outputs(out))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("keep", [False, True])
+def test_shard_ends(reference, tmp_path, k: int, extra: int, keep: bool) -> None:
+    """C4: train tokens of exactly k shards, one less and one more."""
+    n = 10 * k + extra
+    (tmp_path / "c.txt").write_text(" a" * (n + 2))
+    prepare(tmp_path / "c.txt", tmp_path, val_tokens=2, shard_tokens=10, keep_shards=keep, quiet=True)
+    assert len(read_ids(tmp_path / "train.bin")) == n
+    assert both_splits(tmp_path) == reference.encode_ordinary(" a" * (n + 2))
+    sizes = [p.stat().st_size // 2 for p in sorted(tmp_path.glob("train_shard_*"))]
+    assert sizes == ([10] * (n // 10) + [n % 10] * (n % 10 > 0) if keep else [])
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\n", "\u00a0", "\u3000"])
+def test_a_million_spaces_between_documents(reference, engine: str, tmp_path, space: str) -> None:
+    """Whitespace that breaks tiktoken itself: exact ids, and the neighbours intact."""
+    docs = ["an ordinary document", "before" + space * 1_000_000 + "a after", "the next one"]
+    path = write_jsonl(tmp_path / "c.jsonl", docs)
+    prepare(path, tmp_path, engine=engine, quiet=True)
+    middle = reference.encode_ordinary("before" + space * 999_999) + reference.encode_ordinary(space + "a after")
+    assert split_at_eot(both_splits(tmp_path)) == [
+        [*reference.encode_ordinary(docs[0]), EOT_ID], [*middle, EOT_ID], [*reference.encode_ordinary(docs[2]), EOT_ID]
+    ]  # fmt: skip
+
+
+def test_stock_get_batch(corpus, tmp_path) -> None:
+    """C3: nanoGPT's get_batch draws 2,000 batches from both files: ids up to 50256, size = 2 x tokens."""
+    result = prepare(corpus("fineweb_1mb.txt"), tmp_path, val_ratio=0.05, quiet=True)
+    rng = np.random.default_rng(0)
+    for name, n_tokens in (("train", result.train_tokens), ("val", result.val_tokens)):
+        assert (tmp_path / f"{name}.bin").stat().st_size == 2 * n_tokens
+        for _ in range(1000):
+            data = np.memmap(tmp_path / f"{name}.bin", dtype=np.uint16, mode="r")
+            starts = rng.integers(len(data) - 1024, size=12)
+            x = np.stack([data[i : i + 1024].astype(np.int64) for i in starts])
+            y = np.stack([data[i + 1 : i + 1 + 1024].astype(np.int64) for i in starts])
+            assert x.max() <= EOT_ID
+            assert (x[:, 1:] == y[:, :-1]).all()
+    assert {p.name for p in tmp_path.iterdir()} == {"train.bin", "val.bin", "prepare.json"}
+
+
+def test_several_texts_are_joined_by_one_eot(reference, tmp_path) -> None:
+    """Plain-text files, in the order given, with one end-of-text id between two; empty ones hold nothing."""
+    for name, text in (("b.txt", "second text here"), ("a.txt", "first text, the longer one"), ("folder/x.txt", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    prepare([tmp_path / "a.txt", tmp_path / "folder", tmp_path / "b.txt"], tmp_path, val_ratio=0.2, quiet=True)
+    first, second = (reference.encode_ordinary((tmp_path / name).read_text()) for name in ("a.txt", "b.txt"))
+    assert both_splits(tmp_path) == [*first, EOT_ID, *second]
+
+
+def test_line_ends_and_byte_order_mark(reference, tmp_path) -> None:
+    """As `open()` reads them: no mark, and newlines only."""
+    (tmp_path / "c.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\nfour \xef\xbb\xbf five")
+    prepare(tmp_path / "c.txt", tmp_path, val_ratio=0.2, quiet=True)
+    assert both_splits(tmp_path) == reference.encode_ordinary("one\ntwo\nthree\n\nfour \ufeff five")
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(["\n", "\n\n", "a", " b", "\u2028", "\x0b", "\x85", "\r"]), min_size=1, max_size=60
+    ),
+    separator=st.sampled_from(["\n", "\n\n", "a", "a\na"]),
+    block_bytes=st.integers(1, 9),
+)
+def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
+    """Documents are what `bytes.split` makes, wherever blocks end, overlapping separators included."""
+    from fineweb_stream.blocks import Input, ReadOptions
+    from fineweb_stream.sources.text import SeparatedText
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "c.txt")
+        path.write_bytes("".join(pieces).encode())
+        input = Input(str(path), "text", path.stat().st_size, "")
+        source = SeparatedText(0, input, ReadOptions(separator=separator.encode()), block_bytes)
+        found = [text for block in source.iter_blocks() for text in block.read().texts]
+        assert found == [one.decode() for one in path.read_bytes().split(separator.encode()) if one]
+
+
+def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:
+    """`-` gives the ids of the file that was piped in."""
+    from fineweb_stream import storage
+
+    text = "some words to read, again and again. " * 9000
+    storage.stdin_head.cache_clear()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    prepare("-", tmp_path / "piped", quiet=True)
+    storage.stdin_head.cache_clear()
+    (tmp_path / "c.txt").write_text(text)
+    prepare(tmp_path / "c.txt", tmp_path / "file", quiet=True)
+    assert outputs(tmp_path / "piped") == outputs(tmp_path / "file")
+    assert both_splits(tmp_path / "piped") == reference.encode_ordinary(text)
+
+
+@pytest.mark.parametrize("n", [1, 100, 5000])
+def test_val_tokens(reference, tmp_path, n: int) -> None:
+    """--val-tokens: plain text gives exactly the first N tokens; documents the first ones that reach N."""
+    docs = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(900)]
+    (tmp_path / "c.txt").write_text("\n".join(docs))
+    prepare(tmp_path / "c.txt", tmp_path / "text", val_tokens=n, quiet=True)
+    expected = reference.encode_ordinary("\n".join(docs))
+    assert read_ids(tmp_path / "text" / "val.bin") == expected[:n]
+    assert read_ids(tmp_path / "text" / "train.bin") == expected[n:]
+    prepare_in_blocks(1000, write_jsonl(tmp_path / "c.jsonl", docs), tmp_path / "docs", val_tokens=n)
+    val = split_at_eot(read_ids(tmp_path / "docs" / "val.bin"))
+    assert val == document_ids(reference, docs)[: len(val)]
+    assert sum(map(len, val[:-1])) < n <= sum(map(len, val))
+
+
+def test_text_columns_of_every_kind(reference, tmp_path) -> None:
+    """string, large_string, dictionary and string_view columns give the same bytes."""
+    pa = pytest.importorskip("pyarrow")
+    docs = ["first document", "second, longer document"] * 50
+    kinds = [pa.string(), pa.large_string(), pa.string_view()]
+    found = []
+    for i, kind in enumerate(kinds):
+        prepare(write_parquet(tmp_path / f"{i}.parquet", docs, type=kind), tmp_path / str(i), quiet=True)
+        found.append(outputs(tmp_path / str(i)))
+    table = pa.table({"text": pa.array(docs).dictionary_encode()})
+    pa.parquet.write_table(table, tmp_path / "d.parquet")
+    prepare(tmp_path / "d.parquet", tmp_path / "d", quiet=True)
+    assert all(one == found[0] for one in [*found, outputs(tmp_path / "d")])
+
+
+def test_large_row_group_is_read_in_order(tmp_path) -> None:
+    """One row group of 40 MB gives the bytes of many small ones."""
+    pytest.importorskip("pyarrow")
+    docs = [f"{i} " + "some words of a long document " * 300 for i in range(4500)]
+    prepare(write_parquet(tmp_path / "one.parquet", docs, row_group_size=9999), tmp_path / "one", quiet=True)
+    prepare(write_parquet(tmp_path / "many.parquet", docs, row_group_size=50), tmp_path / "many", quiet=True)
+    assert outputs(tmp_path / "one") == outputs(tmp_path / "many")
+
+
+def test_a_run_of_one_class_is_cut_and_reported(tmp_path, capsys) -> None:
+    """More than a MiB without a place to cut: cut, counted and located; all the rest as ever."""
+    (tmp_path / "c.txt").write_text("some words first " * 100 + "a" * 5_000_000 + " and after")
+    prepare(tmp_path / "c.txt", tmp_path)
+    record = (tmp_path / "prepare.json").read_text()
+    assert '"hard cut": 2' in record
+    assert "c.txt, byte" in capsys.readouterr().out

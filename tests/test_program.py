@@ -1,0 +1,208 @@
+"""The program as a person runs it: the demo, the defaults, odd surroundings."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fineweb_stream import prepare
+
+from .conftest import ROOT
+from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot, write_jsonl
+
+DOCS = [f"Ünïcode document {i}: 漢字, it's {'more ' * i}text." for i in range(60)]
+
+
+def test_demo(reference, run_program, tmp_path) -> None:
+    """--demo: the topics of the language reference, exactly, with both splits fit to train on."""
+    from pydoc_data.topics import topics
+
+    done = run_program("--demo", "--out", "demo")
+    assert done.returncode == 0, done.stderr
+    expected = document_ids(reference, [topics[name] for name in sorted(topics)])
+    assert sorted(split_at_eot(both_splits(tmp_path / "demo"))) == sorted(expected)
+    assert len(read_ids(tmp_path / "demo" / "val.bin")) > 1024
+    assert "python train.py --dataset=demo" in done.stdout
+    assert "warning" not in done.stdout
+
+
+def test_verify_sees_every_kind_of_damage(run_program, tmp_path) -> None:
+    """--verify passes on what was made, and names the file when a byte, the size or the record is off."""
+    assert run_program("--demo", "--out", "o").returncode == 0
+    good = run_program("--verify", "--out", "o")
+    assert good.returncode == 0
+    assert "SHA-256 as recorded" in good.stdout
+    path = tmp_path / "o" / "train.bin"
+    data = path.read_bytes()
+    for damaged, part in (
+        (data[:-2], "missing or not"),
+        (data[:100] + bytes([data[100] ^ 1]) + data[101:], "SHA-256"),
+        (b"\xff\xff" + data[2:], "holds id 65535"),
+    ):
+        path.write_bytes(damaged)
+        done = run_program("--verify", "--out", "o")
+        assert done.returncode == 2
+        assert f"{path.name}: " in done.stderr
+        assert part in done.stderr
+    (tmp_path / "o" / "prepare.json").unlink()
+    assert run_program("--verify", "--out", "o").returncode == 2
+
+
+def test_record_says_what_was_made(run_program, tmp_path) -> None:
+    """prepare.json: inputs, settings, versions, counts and the hashes that sha256sum prints."""
+    import hashlib
+
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    assert run_program(path, "--out", "o", "--shard-tokens", "500", "--keep-shards", "--seed", 7).returncode == 0
+    record = json.loads((tmp_path / "o" / "prepare.json").read_text())
+    assert record["inputs"][0]["path"] == str(path)
+    assert record["inputs"][0]["size"] == path.stat().st_size
+    assert record["settings"]["seed"] == 7
+    assert record["end_of_text"]["id"] == 50256
+    assert record["versions"]["tiktoken"]
+    state = record["state"]
+    assert state["train_documents"] + state["val_documents"] == len(DOCS)
+    for name, output in state["outputs"].items():
+        data = (tmp_path / "o" / name).read_bytes()
+        assert (output["bytes"], output["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+    shards = sorted((tmp_path / "o").glob("train_shard_*"))
+    assert state["shard_sha256"] == [hashlib.sha256(p.read_bytes()).hexdigest() for p in shards]
+
+
+def copy_program(folder: Path) -> Path:
+    """Copy what a user copies into their data folder."""
+    shutil.copytree(ROOT / "fineweb_stream", folder / "fineweb_stream", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "prepare.py", folder)
+    return folder / "prepare.py"
+
+
+@pytest.mark.parametrize("name", ["train_fineweb.txt", "part.jsonl"])
+def test_no_arguments(tmp_path, name: str) -> None:
+    """Without arguments it reads what lies beside the script, says which, and writes beside the script."""
+    program = copy_program(tmp_path)
+    write_jsonl(tmp_path / "part.jsonl", DOCS)
+    if name.endswith(".txt"):
+        (tmp_path / name).write_text("\n".join(DOCS * 9), encoding="utf-8")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=elsewhere, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert f"using {tmp_path / name}" in done.stdout
+    assert {"train.bin", "val.bin", "prepare.json"} <= {p.name for p in tmp_path.iterdir()}
+    assert not list(elsewhere.iterdir())
+
+
+def test_odd_surroundings(tmp_path) -> None:
+    """LC_ALL=C without UTF-8 mode, a path with spaces and letters, another folder, a read-only HOME: the same bytes."""
+    folder = tmp_path / "größe mit leer 漢"
+    folder.mkdir()
+    program = copy_program(folder)
+    write_jsonl(folder / "c ü.jsonl", DOCS, ensure_ascii=False)
+    env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env |= {"HOME": "/proc", "TMPDIR": "/proc", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, program, folder / "c ü.jsonl"]
+    done = subprocess.run(command, capture_output=True, env=env, cwd="/", timeout=100)
+    assert done.returncode == 0, done.stderr
+    prepare(folder / "c ü.jsonl", tmp_path / "out", quiet=True)
+    assert outputs(folder) == outputs(tmp_path / "out")
+
+
+def test_folders_and_globs_in_natural_order(reference, tmp_path, monkeypatch) -> None:
+    """part2 comes before part10, in folders, globs and folders of folders."""
+    for i in (10, 2, 1):
+        (tmp_path / "f" / f"d{i}").mkdir(parents=True)
+        write_jsonl(tmp_path / "f" / f"d{i}" / "x.jsonl", [f"this is document {i}"])
+    monkeypatch.chdir(tmp_path)
+    expected = document_ids(reference, [f"this is document {i}" for i in (1, 2, 10)])
+    for i, name in enumerate(["f", "f/*/*.jsonl", "f/**/x.jsonl"]):
+        prepare(name, str(i), quiet=True)
+        assert split_at_eot(both_splits(tmp_path / str(i))) == expected
+
+
+def test_unknown_ending_is_looked_at(reference, tmp_path) -> None:
+    """A file with another ending is jsonl if it begins with an object, else text."""
+    write_jsonl(tmp_path / "c.json", DOCS)
+    (tmp_path / "c.data").write_text("just words " * 99)
+    assert prepare(tmp_path / "c.json", tmp_path / "a", quiet=True).train_documents > 1
+    prepare(tmp_path / "c.data", tmp_path / "b", quiet=True)
+    assert both_splits(tmp_path / "b") == reference.encode_ordinary("just words " * 99)
+
+
+def test_help_fits_a_screen(run_program) -> None:
+    """--help: at most 40 lines, examples at the end; every parameter of prepare() is an option of the same name."""
+    import inspect
+
+    done = run_program("--help")
+    assert len(done.stdout.splitlines()) <= 40
+    assert "examples:" in done.stdout
+    parameters = set(inspect.signature(prepare).parameters) - {"inputs", "executor", "quiet"}
+    for name in parameters:
+        assert f"--{name.replace('_', '-')}" in done.stdout
+
+
+def test_importing_is_cheap() -> None:
+    """Importing the package loads neither tiktoken nor numpy; --help neither."""
+    code = "import sys, fineweb_stream.cli; print(sorted({'numpy', 'tiktoken', 'psutil'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
+    """Without a terminal, progress is whole lines with percent, tokens, rates, shard and memory."""
+    from fineweb_stream import progress
+    from fineweb_stream.record import State
+
+    state = State(input_bytes=50, text_bytes=1000, train_tokens=2_000_000)
+    watch = progress.Progress(state, total_bytes=200)
+    watch._due = 0
+    state.input_bytes = 100
+    watch.update()
+    watch.update()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert " 50.0%  2.0M tokens" in lines[0]
+    assert "MB/s" in lines[0]
+    assert "left" in lines[0]
+    assert "MB memory" in lines[0]
+
+
+@pytest.mark.slow
+def test_core_packages_are_enough(tmp_path) -> None:
+    """With only tiktoken, numpy and psutil: the demo, text and jsonl work; parquet names its extra."""
+    builder = venv.EnvBuilder(with_pip=True)
+    builder.create(tmp_path / "env")
+    python = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    install = [python, "-m", "pip", "install", "-q", "tiktoken", "numpy", "psutil"]
+    if subprocess.run(install, capture_output=True, timeout=300).returncode:
+        pytest.skip("packages cannot be installed here")
+    (tmp_path / "work").mkdir()
+    program = copy_program(tmp_path / "work")
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    (tmp_path / "c.txt").write_text("\n".join(DOCS), encoding="utf-8")
+    for name, arguments in (("demo", ["--demo"]), ("jsonl", [path]), ("text", [tmp_path / "c.txt"])):
+        command = [python, program, *arguments, "--out", tmp_path / name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert "tiktoken" in done.stdout
+    prepare(path, tmp_path / "expected", quiet=True)
+    assert outputs(tmp_path / "jsonl") == outputs(tmp_path / "expected")
+    (tmp_path / "c.parquet").write_bytes(b"PAR1")
+    done = subprocess.run([python, program, tmp_path / "c.parquet"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "pip install pyarrow" in done.stderr
+
+
+def test_ids_are_not_aliased(tmp_path) -> None:
+    """np.memmap of the outputs has the dtype and length that nanoGPT expects."""
+    result = prepare(demo=True, out=tmp_path, quiet=True)
+    data = np.memmap(tmp_path / "train.bin", dtype=np.uint16, mode="r")
+    assert data.shape == (result.train_tokens,)
+    assert int(data.max()) == 50256

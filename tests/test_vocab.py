@@ -1,0 +1,52 @@
+"""The embedded vocabulary is the official one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+
+import pytest
+
+from fineweb_stream import vocab
+from fineweb_stream.errors import PrepareError
+
+# What tiktoken pins for the files that OpenAI publishes (tiktoken_ext/openai_public.py).
+R50K_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+VOCAB_BPE_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+ENCODER_JSON_SHA256 = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+
+
+def sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def test_rank_file_is_the_official_one() -> None:
+    """Written as tiktoken's rank file, the vocabulary hashes to what tiktoken pins for r50k_base."""
+    lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(vocab.token_bytes()))
+    assert sha256(b"".join(lines)) == R50K_SHA256
+
+
+def test_merges_file_is_the_official_one() -> None:
+    """Written as GPT-2's vocab.bpe, the merges hash to what tiktoken pins for gpt2."""
+    _, merges = vocab.token_names()
+    assert sha256(("#version: 0.2\n" + "".join(merge + "\n" for merge in merges)).encode()) == VOCAB_BPE_SHA256
+
+
+def test_json_vocabulary_is_the_official_one() -> None:
+    """Written as GPT-2's encoder.json, the vocabulary hashes to what tiktoken pins for gpt2."""
+    names, _ = vocab.token_names()
+    ids = {name: i for i, name in enumerate(names)} | {"<|endoftext|>": vocab.EOT_ID}
+    assert sha256(json.dumps(ids).encode()) == ENCODER_JSON_SHA256
+
+
+def test_damaged_file_is_refused(tmp_path, monkeypatch) -> None:
+    """A vocabulary that was changed, or is missing, is never used."""
+    damaged = bytearray(vocab.MERGES_PATH.read_bytes())
+    damaged[-1] ^= 1
+    monkeypatch.setattr(vocab, "MERGES_PATH", tmp_path / "merges.npy")
+    with pytest.raises(PrepareError, match="not beside the code"):
+        vocab.load_merges()
+    (tmp_path / "merges.npy").write_bytes(damaged)
+    with pytest.raises(PrepareError, match="SHA-256 differs"):
+        vocab.load_merges()
