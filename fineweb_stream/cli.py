@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ _EXAMPLES = r"""examples:
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Run the command line and return its exit status; by default all is in `folder`, the script's own."""
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
+        if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
+            stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
     here = folder or Path()
     parser = make_parser()
     options = vars(parser.parse_args(arguments))
