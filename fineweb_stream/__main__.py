@@ -1,0 +1,16 @@
+"""`python -m fineweb_stream`: the command line, with the current folder in the place of the script's.
+
+`python -m fineweb_stream inspect FILE_OR_FOLDER` and `decode FILE` look at what came out. (An input of such a name is
+written `./inspect`.)
+"""
+
+import sys
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["inspect"], ["decode"]):
+        from .look import main
+
+        sys.exit(main(sys.argv[1:]))
+    from .cli import main as prepare
+
+    sys.exit(prepare())

@@ -1,0 +1,186 @@
+"""`train.bin`, or its shards where it is not there (yet), as one array that stays on disk.
+
+Not covered: files with a header (llm.c's, `.npy`), and ids of more than 16 bits.
+"""
+
+from __future__ import annotations
+
+import errno
+import operator
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .encoder import Ids
+from .errors import InputError
+from .shards import TRAIN_NAME, VAL_NAME, shard_path
+from .vocab import TOKEN_DTYPE
+
+
+def open_tokens(path: str | os.PathLike[str], split: str = "train") -> Tokens:
+    """Open a token file, or the split of a folder that `prepare` filled, without reading it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number, ids in enumerate([[15496, 11], [995, 50256]]):
+    ...         np.array(ids, TOKEN_DTYPE).tofile(shard_path(Path(folder), number))
+    ...     tokens = open_tokens(folder)
+    ...     len(tokens), tokens[1:3].tolist(), int(tokens[-1])
+    (4, [11, 995], 50256)
+
+    Of a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all its
+    `train_shard_NNNN.bin` in order, so that training can start before they are merged. `split` says nothing of a file.
+
+    Raises `InputError` for what is missing, empty, of an odd number of bytes, or a shard short.
+    """
+    path = Path(path)
+    if split not in ("train", "val"):
+        raise InputError(f"no such split: {split!r}", "train or val")
+    if not path.is_dir():
+        return Tokens([path])
+    whole = path / (TRAIN_NAME if split == "train" else VAL_NAME)
+    if split == "val" or whole.exists():
+        return Tokens([whole])
+    return Tokens(_find_shards(path))
+
+
+class Tokens:
+    """One read-only array of ids (uint16) over one or more memory-mapped files; `paths` names them, in order.
+
+    It is indexed as the array would be: by integers, slices of any step, and arrays or lists of integers. A slice is
+    read-only; inside one file it is a view that costs nothing, across files a copy. `np.asarray` gives the whole.
+    Pickled, it holds the paths alone: a data loader's workers open the files again.
+
+    Raises `IndexError` past the ends, `TypeError` for other keys, `InputError` as `open_tokens` does.
+    """
+
+    dtype = TOKEN_DTYPE
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        self._parts = [_map(path) for path in self.paths]
+        self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __repr__(self) -> str:
+        return f"<Tokens: {len(self):,} in {self.name}>"
+
+    def __reduce__(self) -> tuple[type[Tokens], tuple[tuple[Path, ...]]]:
+        return Tokens, (self.paths,)
+
+    @property
+    def name(self) -> str:
+        """What to call it: the first file, and how many more there are."""
+        return str(self.paths[0]) + (f" and {len(self.paths) - 1:,} more" if len(self.paths) > 1 else "")
+
+    @property
+    def shape(self) -> tuple[int]:
+        """As an array's."""
+        return (len(self),)
+
+    def locate(self, place: int) -> tuple[Path, int]:
+        """Return the file in which a token stands, and its place there."""
+        number = bisect_right(self._ends, place)
+        return self.paths[number], place - self._ends[number] + len(self._parts[number])
+
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> np.uint16: ...
+
+    @overload
+    def __getitem__(self, key: slice | npt.NDArray[np.integer[Any]] | list[int]) -> Ids: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            places = range(len(self))[key]
+            ids = self._gather(places) if places.step > 0 else self._gather(places[::-1])[::-1]
+            ids.flags.writeable = False  # also a copy: where files end must not change what a script may do
+            return ids
+        if isinstance(key, list) or getattr(key, "ndim", None):
+            return self._take(np.asarray(key, None if len(key) else np.intp))
+        place = operator.index(key)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"place {place:,} is not within {len(self):,} tokens")
+        number = bisect_right(self._ends, place % len(self))
+        return self._parts[number][place % len(self) - self._ends[number]]  # negative: counted from the file's end
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return all ids as NumPy asks for them; over several files, or with another dtype, that takes their memory."""
+        dtype = TOKEN_DTYPE if dtype is None else np.dtype(dtype)
+        is_view = len(self._parts) == 1
+        if copy is False and not (is_view and dtype == TOKEN_DTYPE):
+            raise ValueError(f"the ids of {len(self._parts):,} files cannot be an array of {dtype} without a copy")
+        return self._gather(range(len(self))).astype(dtype, copy=bool(copy) and is_view)
+
+    def _gather(self, places: range) -> Ids:
+        """Return the ids at ascending places: a view if they are in one file."""
+        if not places:
+            return self._parts[0][:0]
+        pieces = []
+        for number in range(bisect_right(self._ends, places[0]), bisect_right(self._ends, places[-1]) + 1):
+            start = self._ends[number] - len(self._parts[number])
+            n_before = max(0, -((places.start - start) // places.step))
+            first = places.start + n_before * places.step - start
+            pieces.append(self._parts[number][first : places.stop - start : places.step])
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _take(self, index: npt.NDArray[Any]) -> Ids:
+        """Return the ids at any places, in the shape of `index`."""
+        if not np.issubdtype(index.dtype, np.integer):
+            raise TypeError(f"tokens are indexed by integers and slices, not by {index.dtype}")
+        places = index.astype(np.int64)
+        if places.size and not -len(self) <= places.min() <= places.max() < len(self):
+            raise IndexError(f"places {places.min():,} to {places.max():,} are not all within {len(self):,} tokens")
+        places = np.where(places < 0, places + len(self), places)
+        ids = np.empty(places.shape, TOKEN_DTYPE)
+        numbers = np.searchsorted(self._ends, places, side="right")
+        for number in np.unique(numbers).tolist():
+            is_here = numbers == number
+            ids[is_here] = self._parts[number][places[is_here] - self._ends[number]]  # negative, as above
+        return ids
+
+
+def _find_shards(folder: Path) -> list[Path]:
+    """Return the paths of all shards, in order."""
+    matches = (re.fullmatch(r"train_shard_(\d{4,})\.bin", path.name) for path in folder.iterdir())
+    numbers = {int(match.group(1)) for match in matches if match}
+    if not numbers:
+        raise InputError(
+            f"{folder}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
+            f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {folder}",
+        )
+    missing = min(set(range(len(numbers) + 1)) - numbers)
+    if missing < len(numbers):
+        raise InputError(
+            f"{shard_path(folder, missing)}: this shard is missing, and later ones are there",
+            f"copy it there too; or, if a run was stopped while it merged, let the same command finish {TRAIN_NAME}",
+        )
+    return [shard_path(folder, number) for number in range(len(numbers))]
+
+
+def _map(path: Path) -> Ids:
+    """Map a file: uint16, shape (bytes / 2,)."""
+    try:
+        n_bytes = path.stat().st_size
+        if n_bytes == 0:
+            raise InputError(f"{path}: the file is empty", "make it again, or name another file")
+        if n_bytes % TOKEN_DTYPE.itemsize:
+            raise InputError(
+                f"{path}: {n_bytes:,} bytes, an odd number: not a whole number of 2-byte ids",
+                "was it copied completely? Copy or make it again; text is made into ids by prepare.py",
+            )
+        return np.memmap(path, TOKEN_DTYPE, "r").view(np.ndarray)  # it slices nine times as fast
+    except FileNotFoundError:
+        hint = f"check the path, or make it: python prepare.py INPUT --out {path.parent}"
+        raise InputError(f"{path}: no such file", hint) from None
+    except OSError as error:
+        is_limit = error.errno == errno.EMFILE  # every map holds a file open
+        hint = "allow more (ulimit -n 65536), or merge the shards" if is_limit else "check the file's permissions"
+        raise InputError(f"{path}: {error.strerror}", hint) from None

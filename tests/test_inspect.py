@@ -1,0 +1,258 @@
+"""`inspect` and `decode`: what they say of a file is what a plain look at its ids says."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fineweb_stream import inspect
+from fineweb_stream.errors import InputError
+from fineweb_stream.inspect import Summary, decode, summarize
+from fineweb_stream.look import main
+from fineweb_stream.plot import plot_report, read_timeline
+from fineweb_stream.shards import shard_path
+from fineweb_stream.vocab import EOT_ID
+
+from .conftest import ROOT
+from .strategies import documents
+
+
+def write_tokens(path: Path, ids: Sequence[int]) -> Path:
+    np.array(ids, "<u2").tofile(path)
+    return path
+
+
+def write_lengths(path: Path, lengths: Sequence[int]) -> Path:
+    """Documents of these lengths, of the word `the`."""
+    return write_tokens(path, [i for length in lengths for i in [1169] * length + [EOT_ID]])
+
+
+def cut_and_summarize(ids: Sequence[int], seed: int, n_shards: int, piece_tokens: int) -> Summary:
+    """Summarize shards of the ids, read in pieces of this size."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspect, "PIECE_TOKENS", piece_tokens)
+        for number, part in enumerate(np.array_split(ids, min(n_shards, len(ids)))):
+            write_tokens(shard_path(Path(folder), number), part)
+        return replace(summarize(folder, seed=seed), name="")
+
+
+def run_module(*arguments: object, cwd: Path = ROOT, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `python -m fineweb_stream`, or code, as a user does."""
+    command = [sys.executable, *(["-c", code] if code else ["-m", "fineweb_stream"]), *map(str, arguments)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, cwd=cwd, env=env)
+
+
+@given(texts=documents, seed=st.integers(0, 99), n_shards=st.integers(1, 4), piece_tokens=st.integers(1, 50))
+def test_summary_equals_a_plain_look(
+    reference: tiktoken.Encoding, texts: list[str], seed: int, n_shards: int, piece_tokens: int
+) -> None:
+    """Numbers, most frequent ids and texts are what Python finds in the whole list, however it is cut."""
+    parts = reference.encode_ordinary_batch(texts)
+    ids = [i for part in parts for i in [*part, EOT_ID]]
+    summary = cut_and_summarize(ids, seed, n_shards, piece_tokens)
+    assert summary == cut_and_summarize(ids, seed, 1, 1 << 20)
+    assert (summary.n_tokens, summary.n_documents, summary.n_tokens_after) == (len(ids), len(texts), 0)
+    assert [(top.id, top.n) for top in summary.top] == sorted(Counter(ids).items(), key=lambda x: (-x[1], x[0]))[:10]
+    assert summary.first.text[:299] == texts[0][:299] and summary.random
+    assert summary.random.place == sum(len(part) + 1 for part in parts[: summary.random.number])
+    assert summary.random.text[:299] == texts[summary.random.number][:299]
+
+
+@given(lengths=st.lists(st.integers(0, 9) | st.integers(1000, 1050) | st.integers(0, 70_000), min_size=1, max_size=12))
+@settings(max_examples=50)
+def test_lengths_equal_numpy(lengths: list[int]) -> None:
+    """Median, p90, longest and the long share are NumPy's; past 65,536 they are at most 1.1 % less."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = summarize(write_lengths(Path(folder) / "a.bin", lengths)).lengths
+    assert found and found.counts.sum() == len(lengths)
+    assert (found.longest, found.share_long) == (max(lengths), np.mean(np.array(lengths) > 1024))
+    for value, percent in ((found.median, 50), (found.p90, 90)):
+        expected = np.percentile(lengths, percent, method="inverted_cdf")
+        assert value == expected if expected < 65_536 else expected / 1.011 <= value <= expected
+    for value, length in zip(np.repeat(found.values, found.counts), sorted(lengths), strict=True):
+        assert value == length if length < 65_536 else length / 1.011 <= value <= length
+
+
+def test_every_document_is_as_likely(tmp_path: Path) -> None:
+    """Over the seeds each of three documents is chosen about as often, whatever their lengths; a seed always alike."""
+    path = write_lengths(tmp_path / "a.bin", [0, 500, 20])
+    chosen = [summary.random.number for seed in range(300) if (summary := summarize(path, seed=seed)).random]
+    assert all(70 < chosen.count(number) < 130 for number in range(3))
+    assert summarize(path, seed=7) == summarize(path, seed=7)
+
+
+def test_plain_text_has_no_documents(tmp_path: Path) -> None:
+    """Without an end-of-text there is nothing about documents but the sentence that there are none."""
+    summary = summarize(write_tokens(tmp_path / "a.bin", [15496, 995] * 400))
+    assert (summary.n_documents, summary.lengths, summary.random, summary.n_tokens_after) == (0, None, None, 800)
+    assert "\nno documents: plain text, without end-of-text (id 50256)\n" in "\n".join(summary.render())
+    assert not any("per document" in line or "first document" in line for line in summary.render())
+
+
+def test_tokens_after_the_last_document(tmp_path: Path) -> None:
+    """What no end-of-text closes is no document, and is said."""
+    summary = summarize(write_tokens(tmp_path / "a.bin", [1, EOT_ID, 2, 3]))
+    assert (summary.n_documents, summary.n_tokens_after) == (1, 2)
+    assert "1 documents, and 2 tokens after the last end-of-text" in summary.render()
+
+
+@pytest.mark.parametrize(("letter", "n"), [("a", 300), ("a", 301), ("𝄞", 300), ("𝄞", 301), ("the ", 9999)])
+def test_excerpts_are_cut(tmp_path: Path, reference: tiktoken.Encoding, letter: str, n: int) -> None:
+    """An excerpt is the whole document up to 300 characters, of 1 or of 4 bytes; else 299 of them and `…`."""
+    first = summarize(write_tokens(tmp_path / "a.bin", reference.encode_ordinary(letter * n))).first
+    assert first.text == (letter * n if n == 300 else (letter * n)[:299] + "…")
+
+
+def test_text_cannot_steer_the_terminal(tmp_path: Path, reference: tiktoken.Encoding) -> None:
+    """Escape sequences in a document are shown, not sent; line ends and emoji stay what they are."""
+    ids = [*reference.encode_ordinary("a\x1b[31mred\x9b\r\nnext 👩‍👩‍👧 漢字"), EOT_ID]
+    lines = summarize(write_tokens(tmp_path / "a.bin", ids)).render()
+    assert lines[lines.index("first document:") + 1 :][:2] == ["  | a\\x1b[31mred\\x9b\\r", "  | next 👩‍👩‍👧 漢字"]
+
+
+@given(texts=documents, start=st.integers(-200, 200), count=st.integers(1, 99))
+def test_decode_equals_tiktoken(reference: tiktoken.Encoding, texts: list[str], start: int, count: int) -> None:
+    """Any stretch of a file is decoded as tiktoken does, end-of-text and cut characters included."""
+    ids = [i for text in texts for i in [*reference.encode_ordinary(text), EOT_ID]]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_tokens(Path(folder) / "a.bin", ids)
+        if -len(ids) <= start < len(ids):
+            assert decode(path, start, count) == reference.decode((ids + ids)[start % len(ids) : len(ids)][:count])
+        else:
+            with pytest.raises(InputError, match=f"there are {len(ids):,} tokens"):
+                decode(path, start, count)
+
+
+def test_a_foreign_id_is_located(tmp_path: Path) -> None:
+    """An id that GPT-2 does not have is an error that names the file and the place in it, never a wrong text."""
+    write_tokens(shard_path(tmp_path, 0), [1] * 1000)
+    write_tokens(shard_path(tmp_path, 1), [2] * 1500 + [50257, 65535])
+    for look in (lambda: summarize(tmp_path), lambda: decode(tmp_path, 900, 9999)):
+        with pytest.raises(InputError, match=r"shard_0001.bin, token 1,500 \(byte 3,000\): id 50257.*end at 50256"):
+            look()
+    assert decode(tmp_path, 2498, 2) == "##"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc (Linux)")
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """Of a file of 400 MB no more than pieces are in memory: the process stays under 200 MB."""
+    piece = np.random.default_rng(0).integers(0, EOT_ID, 10_000_000, dtype="<u2")
+    piece[::500] = EOT_ID
+    with (tmp_path / "train.bin").open("wb") as file:
+        for _ in range(20):
+            piece.tofile(file)
+    code = (
+        "import sys; from fineweb_stream.look import main; main(sys.argv[1:]); print(open('/proc/self/status').read())"
+    )
+    done = run_module("inspect", tmp_path, code=code)
+    (tmp_path / "train.bin").unlink()  # pytest keeps the folders of the last runs
+    assert "200,000,000 tokens (400,000,000 bytes)\n400,000 documents" in done.stdout, done.stderr
+    peak_kb = next(int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("VmHWM"))
+    assert peak_kb < 200_000
+
+
+def test_commands_print(tmp_path: Path) -> None:
+    """`inspect` prints the summary, `decode` the text; neither loads what only a run or a picture needs."""
+    path = write_tokens(tmp_path / "train.bin", [15496, 995, EOT_ID, 31373, EOT_ID])
+    shown = run_module("inspect", tmp_path, "--seed", 5)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines() == summarize(tmp_path, seed=5).render()
+    assert run_module("decode", path, "--start", -2, "--count", 1).stdout == "hello\n"
+    code = "import sys; from fineweb_stream.look import main; main(sys.argv[1:]); print(*sys.modules)"
+    for command in ("inspect", "decode"):
+        assert not {"matplotlib", "tiktoken", "pyarrow"} & set(run_module(command, path, code=code).stdout.split())
+
+
+@pytest.mark.parametrize("command", ["inspect", "decode"])
+def test_help_has_examples(command: str) -> None:
+    """--help of each command lists commands to paste."""
+    done = run_module(command, "--help")
+    assert done.returncode == 0 and f"examples:\n  python -m fineweb_stream {command} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["inspect", "none.bin"], ["decode", "none.bin"], ["inspect", ".", "--plot", "a.x"]]
+)
+def test_errors_are_sentences(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad input is exit status 2 and a sentence with the way out."""
+    assert main(command) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"{command[0]}: ") and "\n  " in said.err
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    """`decode ... | head -1` ends without a word, though there is more to print."""
+    write_tokens(tmp_path / "a.bin", [198] * 1_000_000)
+    command = [sys.executable, "-m", "fineweb_stream", "decode", str(tmp_path / "a.bin"), "--count", "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+def test_the_main_command_line_is_there(tmp_path: Path) -> None:
+    """Any other first word is `prepare.py`'s command line: an input named `inspect` is `./inspect`."""
+    (tmp_path / "inspect").write_text("Hello world, hello world.\n" * 4000)
+    done = run_module("./inspect", "--val-ratio", 0.5, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert summarize(tmp_path).n_documents == 0
+
+
+RUN = {"state": {"timeline": [[0, 0, 10**8], [60, 10**6, 10**9], [120, 10**6, 10**9], [180, 5 * 10**6, 2 * 10**9]]}}
+
+
+def picture_size(path: Path) -> tuple[int, int]:
+    """Width and height of a whole PNG."""
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n") and data.endswith(b"IEND\xaeB`\x82")
+    return struct.unpack(">II", data[16:24])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("record", [None, RUN])
+@pytest.mark.parametrize("lengths", [[5], [0, 0, 7], [1024], [1, 1, 1], [900, 1025, 90_000], [70_000]], ids=str)
+def test_picture_of_any_lengths(tmp_path: Path, lengths: list[int], record: dict[str, object] | None) -> None:
+    """Whatever the lengths, the picture is a PNG 1,800 pixels wide, higher with a run, and nothing warns."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib (the extra `plot`)")
+    plot_report(summarize(write_lengths(tmp_path / "a.bin", lengths)), record, tmp_path / "a.png")
+    assert picture_size(tmp_path / "a.png") == (1800, 1240 if record else 810)
+
+
+def test_plot_option(tmp_path: Path) -> None:
+    """`inspect --plot` finds the run's prepare.json beside the data; plain text has that to show, or nothing."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib (the extra `plot`)")
+    path = write_tokens(tmp_path / "train.bin", [262] * 99)
+    assert "nothing to draw" in run_module("inspect", path, "--plot", tmp_path / "a.png").stderr
+    (tmp_path / "prepare.json").write_text(json.dumps(RUN))
+    assert run_module("inspect", path, "--plot", tmp_path / "a.png").returncode == 0
+    assert picture_size(tmp_path / "a.png") == (1800, 570)
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where matplotlib is not installed, the error is the command that installs it."""
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    summary = summarize(write_lengths(tmp_path / "a.bin", [5]))
+    with pytest.raises(InputError, match="pip install matplotlib"):
+        plot_report(summary, None, tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("timeline", [None, [], [[1, 2, 3]] * 9, [[1, 2]] * 6, "abc", [[0, 0, 0], "x"], {"a": 1}, 5])
+def test_a_short_or_odd_timeline_is_left_out(timeline: object) -> None:
+    """Too few moments, or anything but samples of three numbers, counts as no timeline."""
+    assert read_timeline({"state": {"timeline": timeline}}) is None
+    assert read_timeline({"state": timeline}) is read_timeline({}) is read_timeline(None) is None

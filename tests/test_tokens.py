@@ -1,0 +1,201 @@
+"""`open_tokens`: over any number of shards, what the merged array would be."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fineweb_stream.encoder import Ids
+from fineweb_stream.errors import InputError
+from fineweb_stream.shards import shard_path
+from fineweb_stream.tokens import Tokens, open_tokens
+
+
+def write_shards(folder: Path, lengths: Sequence[int]) -> Ids:
+    """Make shards of these lengths; return the ids of all: each another one."""
+    ids = np.arange(sum(lengths), dtype="<u2")
+    for number, part in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
+        part.tofile(shard_path(folder, number))
+    return ids
+
+
+@contextmanager
+def opened(lengths: Sequence[int]) -> Iterator[tuple[Tokens, Ids]]:
+    """Tokens over shards of these lengths, and the array that they must equal."""
+    with tempfile.TemporaryDirectory() as folder:
+        ids = write_shards(Path(folder), lengths)
+        yield open_tokens(folder), ids
+
+
+def keys(n: int) -> st.SearchStrategy[Any]:
+    """Everything that an array of `n` may be indexed with: slices of every kind, integers, arrays of integers."""
+    places = st.integers(-n, n - 1)
+    shapes = hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=6)
+    arrays = hnp.arrays(st.sampled_from([np.int64, np.int32]), shapes, elements=places)
+    unsigned = hnp.arrays(np.uint8, shapes, elements=st.integers(0, min(n, 256) - 1))
+    steps = st.integers(-n - 1, n + 1).filter(bool) | st.sampled_from([None, 10**30, -(10**30)])
+    bounds = st.integers(-2 * n, 2 * n) | st.none()
+    slices = st.slices(n) | st.builds(slice, bounds, bounds, steps)
+    return slices | places | places.map(np.int64) | arrays | unsigned | st.lists(places)
+
+
+@pytest.mark.parametrize("n_shards", [1, 3, 40])
+@given(data=st.data())
+def test_equals_the_merged_array(n_shards: int, data: st.DataObject) -> None:
+    """Every slice, integer and array of integers gives what it would give of the merged array."""
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=n_shards, max_size=n_shards))
+    with opened(lengths) as (tokens, ids):
+        assert (len(tokens), tokens.shape, tokens.dtype) == (len(ids), ids.shape, np.uint16)
+        for key in data.draw(st.lists(keys(len(ids)), min_size=1, max_size=20)):
+            expected = ids[np.array(key, np.intp) if key == [] else key] if isinstance(key, list) else ids[key]
+            np.testing.assert_array_equal(tokens[key], expected, strict=True)
+        for place in range(len(ids)):
+            path, place_in_file = tokens.locate(place)
+            assert np.fromfile(path, "<u2")[place_in_file] == ids[place]
+
+
+@pytest.mark.parametrize("lengths", [[7], [1, 3, 2, 1]])
+def test_past_the_ends(lengths: list[int]) -> None:
+    """A place that does not exist is an IndexError, alone and in an array, at both ends; so iteration ends, too."""
+    with opened(lengths) as (tokens, ids):
+        for place in (7, -8, 10**30, -(10**30)):
+            with pytest.raises(IndexError, match="7 tokens"):
+                tokens[place]
+        for place in (7, -8):
+            with pytest.raises(IndexError, match="7 tokens"):
+                tokens[np.array([0, place])]
+        assert list(tokens) == ids.tolist()
+
+
+@pytest.mark.parametrize("key", [1.0, "a", None, (1, 2), np.array([True] * 7), np.array([0.5])], ids=repr)
+def test_other_keys_are_refused(key: Any) -> None:
+    """A mask, a float or a tuple is a TypeError, not a wrong answer."""
+    with opened([3, 4]) as (tokens, _), pytest.raises(TypeError):
+        tokens[key]
+
+
+@pytest.mark.parametrize("lengths", [[7], [1, 3, 2, 1]])
+def test_as_an_array(lengths: list[int]) -> None:
+    """NumPy gets all ids, in the dtype that it asks for; `np.array` may be written to."""
+    with opened(lengths) as (tokens, ids):
+        np.testing.assert_array_equal(np.asarray(tokens), ids, strict=True)
+        np.testing.assert_array_equal(np.asarray(tokens, np.int64), ids.astype(np.int64), strict=True)
+        copy = np.array(tokens)
+        copy[:] = 0
+        np.testing.assert_array_equal(tokens[:], ids)
+        with pytest.raises(ValueError, match="without a copy"):
+            tokens.__array__(np.int64, copy=False)
+        if len(lengths) == 1:
+            assert np.shares_memory(tokens.__array__(copy=False), tokens[:])
+        else:
+            with pytest.raises(ValueError, match="4 files"):
+                tokens.__array__(copy=False)
+
+
+def test_slices_are_views_and_read_only() -> None:
+    """A slice inside one file copies nothing, also right up to the file's ends; no slice can be written to."""
+    with opened([4, 5, 6]) as (tokens, _):
+        for key in (slice(4, 9), slice(5, 7), slice(8, 3, -1), slice(4, 9, 2)):
+            assert np.shares_memory(tokens[key], tokens[4:9])
+        for key in (slice(4, 9), slice(3, 10), slice(None, None, -1), slice(2, 2)):
+            with pytest.raises(ValueError, match="read-only"):
+                tokens[key][...] = 0
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    """4 GB open, and are sliced at both ends, without being read: memory does not grow."""
+    with (tmp_path / "train.bin").open("wb") as file:
+        file.truncate(4 << 30)
+        file.seek(-2, 2)
+        file.write(b"\x07\x00")
+    before = psutil.Process().memory_info().rss
+    tokens = open_tokens(tmp_path)
+    assert (len(tokens), tokens[-1]) == (2 << 30, 7)
+    assert tokens[:1024].sum() + tokens[-1024:].sum() == tokens[[5, 2**31 - 1]].sum() == tokens[:: 2**31 - 1].sum() == 7
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+
+
+def test_pickled_as_paths() -> None:
+    """A data loader's workers get the paths, not the data, and open the same."""
+    with opened([4000, 5000]) as (tokens, ids):
+        assert len(pickle.dumps(tokens)) < 2000
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(tokens))[:], ids)
+
+
+def test_what_of_a_folder_is_opened(tmp_path: Path) -> None:
+    """`train.bin` comes before shards, which come in order of their numbers; `val` is val.bin; a file is itself."""
+    ids = write_shards(tmp_path, [1] * 12)
+    (tmp_path / "train_shard_0012.bin.part").write_bytes(b"1")
+    assert open_tokens(tmp_path)[:].tolist() == ids.tolist()
+    np.array([1, 2], "<u2").tofile(tmp_path / "train.bin")
+    np.array([3], "<u2").tofile(tmp_path / "val.bin")
+    assert open_tokens(str(tmp_path))[:].tolist() == [1, 2]
+    assert open_tokens(tmp_path, split="val")[:].tolist() == [3]
+    assert open_tokens(tmp_path / "train.bin", split="val")[:].tolist() == [1, 2]
+    assert open_tokens(tmp_path, "val").locate(0) == (tmp_path / "val.bin", 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "split", "message"),
+    [
+        (
+            {},
+            "none.bin",
+            "train",
+            "none.bin: no such file\n  check the path, or make it: python prepare.py INPUT --out",
+        ),
+        ({"a.bin": b""}, "a.bin", "train", "a.bin: the file is empty\n  make it again"),
+        ({"a.bin": b"123"}, "a.bin", "train", "a.bin: 3 bytes, an odd number"),
+        ({"train_shard_0000.bin": b"12", "train_shard_0001.bin": b"1"}, "", "train", "train_shard_0001.bin: 1 bytes"),
+        ({"val.bin": b"12", "train.bin.part": b"12"}, "", "train", "neither train.bin nor train_shard_0000.bin"),
+        ({"train.bin": b"12"}, "", "val", "val.bin: no such file"),
+        (
+            {f"train_shard_{n:04}.bin": b"12" for n in (0, 1, 3)},
+            "",
+            "train",
+            "train_shard_0002.bin: this shard is miss",
+        ),
+        (
+            {f"train_shard_{n:04}.bin": b"12" for n in (1, 2)},
+            "",
+            "train",
+            "train_shard_0000.bin: this shard is missing",
+        ),
+        ({"train.bin": b"12"}, "", "test", "no such split: 'test'\n  train or val"),
+    ],
+)
+def test_errors_say_what_where_and_what_next(
+    tmp_path: Path, files: dict[str, bytes], name: str, split: str, message: str
+) -> None:
+    """What is missing, empty, cut or a shard short is an InputError that names it and the way out."""
+    for file, data in files.items():
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        open_tokens(tmp_path / name, split)
+    assert message in str(caught.value)
+    assert caught.value.hint and caught.value.exit_status == 2
+
+
+def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each map holds a file open: at the limit, the error says how to raise it."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    write_shards(tmp_path, [1, 1])
+    monkeypatch.setattr(np, "memmap", refuse)
+    with pytest.raises(InputError, match=r"train_shard_0000.bin: Too many open files\n.*ulimit -n"):
+        open_tokens(tmp_path)
