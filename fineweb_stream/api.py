@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import disk, report
+from .blocks import Source
 from .executors import allotted_cpus
+from .guard import MemoryGuard
 from .inputs import find_inputs
 from .lock import locked
-from .record import DONE
+from .plan import Estimate, MemoryPlan, estimate, plan_lines, plan_memory
+from .record import DONE, Record
 from .resume import open_record
 from .run import Run
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
@@ -50,8 +53,10 @@ def prepare(
     skip_bad: bool = False,
     engine: str = "auto",
     workers: int | None = None,
+    memory: str | int | None = None,
     seed: int = 0,
     overwrite: bool = False,
+    dry_run: bool = False,
     demo: bool = False,
     executor: Executor | None = None,
     quiet: bool = False,
@@ -64,7 +69,8 @@ def prepare(
     ...     (result.out / "train.bin").stat().st_size == 2 * result.train_tokens
     True
 
-    The parameters are those of the command line. With `executor`, any `concurrent.futures` executor does the encoding.
+    The parameters are those of the command line. With `dry_run` nothing is written and the result is an estimate.
+    With `executor`, any `concurrent.futures` executor does the encoding.
 
     Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`), and `Interrupted` on a signal.
     """
@@ -85,18 +91,47 @@ def prepare(
     folder = Path(out)
     files = [demo_input()] if demo else find_inputs(names)
     sources = make_sources(files, settings)
+    guard = MemoryGuard(memory)
+    has_parquet = any(file.format == "parquet" for file in files)
+    plan = plan_memory(guard, engine, workers or allotted_cpus(), has_parquet)
+    if dry_run:
+        record = open_record(folder, settings.fixed(), files, overwrite, dry_run)
+        found = _say_plan(record, settings, sources, plan, folder, say)
+        n_tokens = found.n_tokens if found else 0
+        return Result(
+            folder, n_tokens - int(n_tokens * settings.val_ratio), int(n_tokens * settings.val_ratio), 0, 0, 0.0
+        )
     with disk.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with Signals() as signals, locked(folder, say):
-        record = open_record(folder, settings.fixed(), files, overwrite)
+        record = open_record(folder, settings.fixed(), files, overwrite, dry_run)
         if record.state.status == DONE:
             say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
         else:
-            Run(folder, settings, sources, record, signals, say, quiet).work(executor, workers or allotted_cpus())
+            _say_plan(record, settings, sources, plan, folder, say)
+            Run(folder, settings, sources, record, signals, say, quiet, guard, plan).work(executor)
         state = record.state
     return Result(
         folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
     )
+
+
+def _say_plan(
+    record: Record,
+    settings: Settings,
+    sources: Sequence[Source],
+    plan: MemoryPlan,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Estimate | None:
+    """Say what was found, what will be made and what it takes."""
+    for line in report.found(record):
+        say(line)
+    say(plan.line)
+    found = estimate(sources, plan.engine)
+    for line in plan_lines(found, settings, record.state, folder, plan.n_workers):
+        say(line)
+    return found
 
 
 def _nothing(line: str) -> None:

@@ -68,6 +68,10 @@ class Source(Protocol):
         """Which input of the run it is."""
 
     @property
+    def options(self) -> ReadOptions:
+        """How records become texts."""
+
+    @property
     def unit(self) -> str:
         """What a record is called in messages: line, row, document, or "" for plain text."""
 
@@ -76,6 +80,12 @@ class Source(Protocol):
 
     def read(self, block: Block) -> Texts:
         """Read one block; `RecordError` names a record that cannot be used."""
+
+    def sample(self, n: int) -> list[Block]:
+        """Return up to `n` small blocks spread over the input, to estimate from; none for a stream."""
+
+    def text_bytes(self) -> int:
+        """Return about how many bytes of text there are, in the measure of `Block.n_bytes`."""
 
 
 @dataclass(frozen=True)

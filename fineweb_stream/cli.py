@@ -10,7 +10,8 @@ from pathlib import Path
 
 from . import __version__
 from .errors import Interrupted, PrepareError
-from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, parse_separator, parse_size
+from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, parse_separator
+from .units import parse_size
 
 _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
 _EXAMPLES = r"""examples:
@@ -80,8 +81,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="what encodes (default: the fastest)",
     )
     add("--workers", type=_size, metavar="N", help="threads that encode (default: one for each CPU)")
+    add(
+        "--memory",
+        metavar="M",
+        help="budget for the whole process tree, as 4GB or 50%% (default: half of what is available)",
+    )
     add("--seed", type=int, default=0, metavar="N", help="which documents are the validation split (default: 0)")
     add("--overwrite", action="store_true", help="replace what another run has left")
+    add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")
     add("--demo", action="store_true", help="use the text that Python carries as the corpus")
     add("--verify", action="store_true", help="read the outputs again and check them")
     add("--version", action="version", version=f"fineweb_stream {__version__}")

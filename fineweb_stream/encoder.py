@@ -9,7 +9,7 @@ Not covered: special tokens. `<|endoftext|>` inside a text is plain text; id 502
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ Ends = npt.NDArray[np.int64]
 
 BATCH_CHARS = 1 << 20
 """How much text an engine gets in one call (characters): bounds its uint32 result and the time to a stop."""
+
+BATCH_TEXTS = 8192
+"""How many texts an engine gets in one call: tiny documents cost more as objects than as text."""
 
 HARD_TEXTS = (
     "",
@@ -97,9 +100,9 @@ class Encoder:
 
         Raises `EngineError` when the engines differ.
         """
-        chunks, n_chunks = _chunk(texts)
+        n_chunks: list[int] = []
         parts, lengths = [], []
-        for batch in _batches(chunks):
+        for batch in _batches(_iter_chunks(texts, n_chunks)):
             if stopped():
                 raise KeyboardInterrupt
             batch_ids, batch_lengths = self._encode(batch)
@@ -109,7 +112,7 @@ class Encoder:
             lengths.append(batch_lengths)
         ids = np.concatenate(parts) if parts else np.empty(0, TOKEN_DTYPE)
         ends = np.cumsum(np.concatenate(lengths), dtype=np.int64) if lengths else np.empty(0, np.int64)
-        if n_chunks is not None:
+        if len(ends) > len(texts):
             ends = ends[np.cumsum(n_chunks) - 1]
         if eot:
             ids = np.insert(ids, ends, EOT_ID)
@@ -148,26 +151,28 @@ class Encoder:
         return (token_bytes()[i] for i in ids.tolist())
 
 
-def _chunk(texts: Sequence[str]) -> tuple[Sequence[str], list[int] | None]:
-    """Cut long texts; return the chunks and how many each text has (None: every text is one chunk)."""
-    if max(map(len, texts), default=0) <= CHUNK_CHARS:
-        return texts, None
-    chunks: list[str] = []
-    n_chunks = []
+def _iter_chunks(texts: Sequence[str], n_chunks: list[int]) -> Iterator[str]:
+    """Yield the chunks of all texts; `n_chunks` gets how many each text has."""
     for text in texts:
-        n_before = len(chunks)
-        chunks.extend(iter_chunks(text))
-        n_chunks.append(len(chunks) - n_before)
-    return chunks, n_chunks
+        n_chunks.append(1)
+        if len(text) <= CHUNK_CHARS:
+            yield text
+        else:
+            n_chunks[-1] = 0
+            for chunk in iter_chunks(text):
+                n_chunks[-1] += 1
+                yield chunk
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Group texts into runs of about BATCH_CHARS characters."""
-    start = n_chars = 0
-    for i, text in enumerate(texts):
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Group texts into runs of about BATCH_CHARS characters, of BATCH_TEXTS at most."""
+    batch: list[str] = []
+    n_chars = 0
+    for text in texts:
+        batch.append(text)
         n_chars += len(text)
-        if n_chars >= BATCH_CHARS:
-            yield texts[start : i + 1]
-            start, n_chars = i + 1, 0
-    if start < len(texts):
-        yield texts[start:]
+        if n_chars >= BATCH_CHARS or len(batch) >= BATCH_TEXTS:
+            yield batch
+            batch, n_chars = [], 0
+    if batch:
+        yield batch

@@ -79,3 +79,7 @@ class RecordError(Exception):
         self.byte = byte
         self.message = message
         self.hint = hint
+
+
+class TooLargeError(RecordError):
+    """A single document does not fit in the memory budget; it is named before it is read."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .blocks import Block
+from .cgroups import cpu_quota
 
 T = TypeVar("T")
 
@@ -28,14 +31,17 @@ TICK_SECONDS = 0.1
 
 @dataclass
 class Window:
-    """How much may be in flight: blocks, and bytes of their text. One block may be, whatever its size."""
+    """How much may be in flight: blocks, and bytes of their text. One block may be, whatever its size.
 
-    max_blocks: int
+    `max_blocks` is asked each time, for the memory guard may lower it; 0 is a pause.
+    """
+
+    max_blocks: Callable[[], int]
     max_bytes: int
 
     def admits(self, n_blocks: int, n_bytes: int) -> bool:
         """Tell whether one more block may go out when this much is."""
-        return n_blocks == 0 or (n_blocks < self.max_blocks and n_bytes < self.max_bytes)
+        return n_blocks < self.max_blocks() and (n_blocks == 0 or n_bytes < self.max_bytes)
 
 
 def map_ordered(
@@ -61,6 +67,10 @@ def map_ordered(
                 n_bytes += block.n_bytes
                 block = next(remaining, None)
                 continue
+            if not pending:
+                tick()
+                time.sleep(TICK_SECONDS)
+                continue
             done, future = pending.popleft()
             n_bytes -= done.n_bytes
             wait(future, tick)
@@ -85,8 +95,13 @@ def local_executor(n_workers: int) -> ThreadPoolExecutor:
 
 
 def allotted_cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return how many CPUs this process was given, not how many there are: affinity, control groups, Slurm."""
     try:
-        return len(os.sched_getaffinity(0))
+        n_cpus = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
-        return os.cpu_count() or 1
+        n_cpus = os.cpu_count() or 1
+    if quota := cpu_quota():
+        n_cpus = min(n_cpus, math.ceil(quota))
+    if (allotted := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
+        n_cpus = min(n_cpus, int(allotted))
+    return max(n_cpus, 1)

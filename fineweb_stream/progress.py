@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from . import guard
 from .record import State
+from .units import format_duration
 
 FIRST_SECONDS, EVERY_SECONDS, BAR_SECONDS = 2.0, 10.0, 0.2
 
@@ -55,7 +56,7 @@ class Progress:
         rate = (n_done - self._n_input_before) / max(elapsed, 1e-9)
         if not self._total:
             return f"{n_done / 1e6:,.0f} MB read, {self._rates(now)}"
-        left = _duration((self._total - n_done) / rate) if rate > 0 else "?"
+        left = format_duration((self._total - n_done) / rate) if rate > 0 else "?"
         return f"{n_done / self._total:6.1%}  {self._rates(now)}, {left} left"
 
     def _rates(self, now: float) -> str:
@@ -80,16 +81,3 @@ class Progress:
             file=self._stream,
             bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining} {postfix}" if self._total else None,
         )
-
-
-def _duration(seconds: float) -> str:
-    """Write a time as people say it.
-
-    >>> _duration(7), _duration(95), _duration(8000)
-    ('7 s', '1 min 35 s', '2 h 13 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"

@@ -48,6 +48,8 @@ class State:
     changes_bytes: int = 0
     shard_sha256: list[str] = field(default_factory=list)
     merged_shards: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+    timeline: list[list[float]] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
 
     @property

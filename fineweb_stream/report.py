@@ -11,13 +11,17 @@ from typing import Any
 from . import __version__
 from .blocks import Source
 from .errors import InputError
+from .guard import MemoryGuard
 from .record import DONE, ENCODING, Record, State
-from .settings import Settings
 from .shards import TRAIN_NAME, VAL_NAME
+from .units import format_size
 from .vocab import EOT_ID, TOKEN_DTYPE
 
 MIN_VAL_TOKENS = 1024
 """nanoGPT's `get_batch` needs more tokens in a split than its block size, which is 1,024 for GPT-2."""
+
+
+MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
 def about(engine: str) -> dict[str, Any]:
@@ -32,20 +36,41 @@ def about(engine: str) -> dict[str, Any]:
     }
 
 
-def plan(record: Record, settings: Settings, n_workers: int) -> list[str]:
+def found(record: Record) -> list[str]:
     """Say what is read, and what was found of an earlier run."""
     inputs, state = record.inputs, record.state
     names = inputs[0].path if len(inputs) == 1 else f"{inputs[0].path} and {len(inputs) - 1:,} more"
     total = sum(input.size for input in inputs)
-    lines = [
-        f"reading {names} ({total / 1e6:,.1f} MB {', '.join(sorted({i.format for i in inputs}))}), {n_workers} workers"
-    ]
+    lines = [f"input: {names}: {format_size(total)} of {', '.join(sorted({i.format for i in inputs}))}"]
     n_tokens = state.train_tokens + state.val_tokens
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = "" if state.status == ENCODING else f", {state.status}"
         lines.append(f"resuming at {share}{phase}: {len(state.shard_sha256)} shards, {n_tokens:,} tokens")
     return lines
+
+
+def memory(guard: MemoryGuard, before: dict[str, Any]) -> dict[str, Any]:
+    """The record's section on memory: limits, budget, peak and every step of the guard, earlier runs' included."""
+    n_before = before.get("n_steps_before", 0)
+    return {
+        "budget_bytes": guard.budget_bytes,
+        "limits": [limit._asdict() for limit in guard.limits],
+        "peak_bytes": max(guard.peak_bytes, before.get("peak_bytes", 0)),
+        "steps": before.get("steps", [])[:n_before] + guard.steps,
+        "n_steps_before": n_before,
+    }
+
+
+def add_sample(state: State, seconds: float, used_bytes: int) -> None:
+    """Note tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spread."""
+    timeline = state.timeline
+    n_tokens = state.train_tokens + state.val_tokens
+    spacing = (timeline[-1][0] / len(timeline)) if len(timeline) > MAX_SAMPLES // 2 else SAMPLE_SECONDS
+    if not timeline or seconds - timeline[-1][0] >= spacing:
+        timeline.append([round(seconds, 2), n_tokens, used_bytes])
+    if len(timeline) > MAX_SAMPLES:
+        del timeline[1::2]
 
 
 def check_worth(state: State, sources: Sequence[Source]) -> None:

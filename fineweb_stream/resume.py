@@ -14,11 +14,11 @@ from .record import DONE, RECORD_NAME, Record, State, portable, read_record
 from .shards import TRAIN_NAME, VAL_NAME
 
 
-def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], overwrite: bool) -> Record:
+def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], overwrite: bool, dry_run: bool) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
-    With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
-    continued all the same.
+    With `overwrite`, what another run has left is deleted (not with `dry_run`); an interrupted run of the same inputs
+    and settings is continued all the same.
 
     Raises `InputError` for outputs of another run or of unknown origin, `PrepareError` for a damaged record.
     """
@@ -40,7 +40,8 @@ def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], ove
             f"{found} is already there, and no {RECORD_NAME} says what it was made of",
             "it is left alone: choose another folder with --out, or replace it with --overwrite",
         )
-    clear(folder)
+    if not dry_run:
+        clear(folder)
     return Record(folder / RECORD_NAME, settings, portable(inputs), State())
 
 

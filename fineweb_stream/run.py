@@ -13,9 +13,11 @@ from pathlib import Path
 from . import disk, report
 from .blocks import Block, Source
 from .changes import ChangeLog, locate
-from .errors import InputError, Interrupted, PrepareError, RecordError
+from .errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
 from .executors import Window, WorkerError, local_executor, map_ordered
+from .guard import MemoryGuard, Step, release_memory, return_large_blocks
 from .merge import merge
+from .plan import MemoryPlan
 from .progress import Progress
 from .record import DONE, ENCODING, MERGING, Record
 from .resume import clear
@@ -31,7 +33,6 @@ COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
 
 BLOCKS_PER_WORKER = 3
-WINDOW_BYTES = 64 << 20
 LOG_NAME = "prepare.log"
 
 
@@ -47,6 +48,8 @@ class Run:
         signals: Signals,
         say: Callable[[str], None],
         quiet: bool,
+        guard: MemoryGuard,
+        plan: MemoryPlan,
     ) -> None:
         self._folder = folder
         self._settings = settings
@@ -56,32 +59,41 @@ class Run:
         self._signals = signals
         self._say = say
         self._quiet = quiet
+        self._guard = guard
+        self._plan = plan
+        self._n_steps_said = 0
+        self._trimmed_at = 0
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_worthless = False  # no text at all: then nothing is kept
         self._clock = time.monotonic()
 
-    def work(self, executor: Executor | None, n_workers: int) -> None:
+    def work(self, executor: Executor | None) -> None:
         """Do all that is left; raise what stopped it, with what was saved."""
         state = self._state
+        return_large_blocks()
         try:
-            for line in report.plan(self._record, self._settings, n_workers):
-                self._say(line)
             if state.status == ENCODING:
-                encoder = get_encoder(self._settings.engine)
+                encoder = get_encoder(self._plan.engine)
                 self._record.about = report.about(encoder.version)
                 self._record.write()
-                with executor or local_executor(n_workers) as pool:
-                    self._encode(pool, n_workers)
+                if executor is not None:
+                    self._encode(executor)
+                else:
+                    with local_executor(self._plan.n_workers) as pool:
+                        self._encode(pool)
             self._merge()
         except BaseException as error:
             raise self._explain(error) from error
         for line in report.result(self._folder, self._record):
             self._say(line)
 
-    def _encode(self, executor: Executor, n_workers: int) -> None:
+    def _encode(self, executor: Executor) -> None:
         stop = threading.Event()
-        encode = functools.partial(encode_block, engine=self._settings.engine, stopped=stop.is_set)
-        window = Window(BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES)
+        plan = self._plan
+        encode = functools.partial(
+            encode_block, engine=plan.engine, stopped=stop.is_set, max_bytes=plan.max_document_bytes
+        )
+        window = Window(self._max_blocks, plan.window_bytes)
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
         with (
@@ -89,8 +101,13 @@ class Run:
             ChangeLog(self._folder, self._state, self._say) as changes,
         ):
             committed = time.monotonic()
+
+            def tick() -> None:
+                progress.update()
+                self._watch_memory()
+
             try:
-                for block, encoded in map_ordered(executor, encode, self._blocks(), window, progress.update):
+                for block, encoded in map_ordered(executor, encode, self._blocks(), window, tick):
                     with self._signals.deferred():
                         has_completed_shard = self._absorb(block, encoded, writer, changes)
                         if has_completed_shard or time.monotonic() - committed > COMMIT_SECONDS:
@@ -106,6 +123,31 @@ class Run:
             finally:
                 stop.set()
                 progress.close()
+
+    def _max_blocks(self) -> int:
+        """How many blocks may be in flight, by what the memory guard calls for."""
+        n_workers = self._plan.n_workers
+        return {
+            Step.RUN: BLOCKS_PER_WORKER * n_workers,
+            Step.FEWER: max(n_workers // 2, 1),
+            Step.ONE: 1,
+        }.get(self._guard.step, 0)
+
+    def _watch_memory(self) -> None:
+        """Say each new step of the guard once, and leave when it says so."""
+        guard, state = self._guard, self._state
+        step = guard.check()
+        for taken in guard.steps[self._n_steps_said :]:
+            self._say(f"memory: {taken['step']}: {taken['reason']}")
+        self._n_steps_said = len(guard.steps)
+        if step is not Step.RUN and guard.used_bytes != self._trimmed_at:
+            release_memory()
+            self._trimmed_at = guard.used_bytes
+        report.add_sample(state, state.seconds + time.monotonic() - self._clock, guard.used_bytes)
+        if step is Step.STOP:
+            raise MemoryLimitError(
+                f"memory: {guard.reason}", "free some, or set --memory, --workers or --engine tiktoken"
+            )
 
     def _blocks(self) -> Iterator[Block]:
         """Yield the blocks that are left, and see that no input changed while it was read."""
@@ -159,6 +201,7 @@ class Run:
         now = time.monotonic()
         self._state.seconds += now - self._clock
         self._clock = now
+        self._state.memory = report.memory(self._guard, self._state.memory)
         self._record.write()
 
     def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
@@ -205,7 +248,8 @@ class Run:
                 source = error.block.source
                 before = self._state.n_records if source.number == self._state.input else 0
                 place = locate(error.block, cause.record + before, cause.byte)
-                cause = InputError(f"{place}: {cause.message}", cause.hint)
+                kind = MemoryLimitError if isinstance(cause, TooLargeError) else InputError
+                cause = kind(f"{place}: {cause.message}", cause.hint)
             elif not isinstance(cause, PrepareError | Interrupted):
                 place = f"{error.block.source.input.path}, from {error.block.start:,} to {error.block.stop:,}"
                 cause = self._unexpected(cause, f"{place}: ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,29 +13,6 @@ ENGINES = ("auto", "tiktoken", "fastokens")
 
 DEFAULT_SHARD_TOKENS = 500_000_000
 DEFAULT_VAL_RATIO = 0.0005
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-
-
-def parse_size(text: str | int) -> int:
-    """Read a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`.
-
-    >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2GiB")
-    (500000000, 1000000000, 1500000000, 2147483648)
-
-    Raises `InputError` for anything else, and for less than 1.
-    """
-    match = re.fullmatch(r"([\d_,.]+(?:e\d+)?)\s*([KMGT]i?B?|B)?", str(text).strip(), re.IGNORECASE)
-    unit = (match.group(2) or "").upper() if match else ""
-    if unit not in _UNITS:
-        unit = unit.removesuffix("B")
-    try:
-        size = int(float(match.group(1).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise InputError(f"not a size: {str(text)!r}", "write it like 500M, 1B or 4GB")
-    return size
 
 
 def parse_separator(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -14,6 +15,7 @@ from .errors import InputError
 
 STDIN = "-"
 _HEAD_BYTES = 1 << 20
+SAMPLE_BYTES = 1 << 15
 
 
 class InputFile:
@@ -73,6 +75,21 @@ class InputFile:
     def _drop(self, n_bytes: int) -> None:
         del self._held[:n_bytes]
         self._held_start += n_bytes
+
+
+def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
+    """Return `n` small blocks spread over a file; `find_end` returns the first good end at a byte or later."""
+    input = source.input
+    if input.is_stream:
+        return []
+    blocks = []
+    with open_input(input) as file:
+        for i in range(n):
+            start = find_end(file, input.size * i // n) if i else 0
+            stop = find_end(file, start + SAMPLE_BYTES)
+            if start < stop <= start + 16 * SAMPLE_BYTES:
+                blocks.append(file.block(source, start, stop))
+    return blocks
 
 
 def open_input(input: Input, start: int = 0) -> InputFile:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .blocks import Block, Change
+from .blocks import Block, Change, Texts
 from .encoder import Encoder, Ends, Ids
+from .errors import TooLargeError
+from .units import format_size
 from .vocab import EOT_ID, TOKEN_DTYPE
 
 FIRST_CHECK_CHARS, CHECK_CHARS, CHECK_EVERY = 1 << 18, 1 << 15, 32
@@ -33,15 +35,24 @@ class Encoded:
     n_eot_in_text: int
 
 
-def encode_block(block: Block, engine: str, stopped: Callable[[], bool] = lambda: False) -> Encoded:
-    """Read and encode one block; the first one, and a sample of the others, by both engines.
+def encode_block(
+    block: Block,
+    engine: str,
+    stopped: Callable[[], bool] = lambda: False,
+    max_bytes: int | None = None,
+    is_checked: bool = True,
+) -> Encoded:
+    """Read and encode one block; with `is_checked` the first one, and a sample of the others, by both engines.
+
+    A block of more than `max_bytes` is a single document that the memory budget has no room for.
 
     Raises `RecordError`, `InputError`, `EngineError`; `KeyboardInterrupt` soon after `stopped` says yes.
     """
-    texts = block.read()
+    is_too_large = max_bytes is not None and block.n_bytes > max_bytes
+    texts = _skip_too_large(block, max_bytes or 0) if is_too_large else block.read()
     is_plain = not block.source.unit
     ids, ends = get_encoder(engine).encode(
-        texts.texts, eot=not is_plain, check_chars=_check_chars(block), stopped=stopped
+        texts.texts, eot=not is_plain, check_chars=_check_chars(block) if is_checked else 0, stopped=stopped
     )
     n_eot = 0
     if is_plain:
@@ -55,6 +66,15 @@ def encode_block(block: Block, engine: str, stopped: Callable[[], bool] = lambda
         changes = [*changes, Change(0, block.stop, "hard cut", detail)]
     has_text = any(text and not text.isspace() for text in texts.texts)
     return Encoded(ids, ends, texts.n_bytes, texts.n_records, changes, has_text, n_eot)
+
+
+def _skip_too_large(block: Block, max_bytes: int) -> Texts:
+    size, limit = format_size(block.n_bytes), format_size(max_bytes)
+    message = f"a document of {size}, but the memory budget has room for one of {limit}"
+    byte = None if block.source.unit == "row" else block.start
+    if not block.source.options.skip_bad:
+        raise TooLargeError(0, byte, message, "give it more with --memory, or skip such documents with --skip-bad")
+    return Texts([], block.n_bytes, 1, [Change(0, byte, "skipped", message)])
 
 
 def _check_chars(block: Block) -> int:

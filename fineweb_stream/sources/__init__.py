@@ -32,7 +32,7 @@ def make_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
     sources: list[Source] = []
     for number, input in enumerate(inputs):
         if input.format == "demo":
-            sources.append(Demo(number, input))
+            sources.append(Demo(number, input, options))
         elif input.format == "jsonl":
             sources.append(JsonLines(number, input, options))
         elif input.format == "parquet":

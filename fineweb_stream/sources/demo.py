@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..blocks import Block, Input, Texts
+from ..blocks import Block, Input, ReadOptions, Texts
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Demo:
 
     number: int
     input: Input
+    options: ReadOptions
     unit: str = "document"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
@@ -31,6 +32,14 @@ class Demo:
     def read(self, block: Block) -> Texts:
         """Take the documents."""
         return Texts(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, [])
+
+    def sample(self, n: int) -> list[Block]:
+        """Return all of it."""
+        return list(self.iter_blocks())
+
+    def text_bytes(self) -> int:
+        """Return the size of all documents."""
+        return self.input.size
 
 
 def demo_input() -> Input:

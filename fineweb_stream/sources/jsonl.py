@@ -9,7 +9,7 @@ from typing import Any
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..errors import RecordError
-from ..storage import InputFile, open_input, read_block
+from ..storage import InputFile, open_input, read_block, sample_blocks
 from .decoding import BOM, decode
 
 _SCAN_BYTES = 1 << 18
@@ -29,6 +29,9 @@ class JsonLines:
         """Yield byte ranges that end after a newline."""
         with open_input(self.input, start) as file:
             while (stop := _find_line_end(file, start + self.block_bytes)) > start:
+                if stop - start > 2 * self.block_bytes:  # a long line stands alone: it alone may be too large
+                    before = file.read_at(start, self.block_bytes).rfind(b"\n") + 1
+                    stop = start + before if before else stop
                 yield file.block(self, start, stop)
                 start = stop
 
@@ -36,10 +39,18 @@ class JsonLines:
         """Parse the lines of a byte range."""
         return read_lines(read_block(block), block.start, self.options)
 
+    def sample(self, n: int) -> list[Block]:
+        """Return byte ranges spread over the file."""
+        return sample_blocks(self, n, _find_line_end)
+
+    def text_bytes(self) -> int:
+        """Return the file's size."""
+        return self.input.size
+
 
 def _find_line_end(file: InputFile, target: int) -> int:
     """Return the first byte at `target` or later that begins a line, or the file's end."""
-    position = target - 1
+    position = max(target - 1, 0)
     while True:
         window = file.read_at(position, _SCAN_BYTES)
         at = window.find(b"\n")

@@ -74,6 +74,21 @@ class Parquet:
             table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
         return _texts(table.column(0), 0, self.options)
 
+    def sample(self, n: int) -> list[Block]:
+        """Return the first rows of row groups spread over the file."""
+        metadata, first_rows = _metadata(self.input), _first_rows(self.input)
+        n = min(n, 16)  # each takes a page or so of decoding
+        groups = sorted({len(first_rows) * i // n for i in range(n)}) if first_rows else []
+        streams = (self._stream(metadata, group, first_rows[group], first_rows[group]) for group in groups)
+        return [block for block in (next(stream, None) for stream in streams) if block]
+
+    def text_bytes(self) -> int:
+        """Return the decompressed size of the text column."""
+        metadata = _metadata(self.input)
+        column = _column_index(metadata, self)
+        groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+        return sum(int(group.column(column).total_uncompressed_size) for group in groups)
+
     def _block(self, metadata: pq.FileMetaData, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
         share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
         return Block(self, start, stop, n_bytes, share, data=data)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..cuts import find_cut, iter_chunks
-from ..storage import InputFile, open_input, read_block
+from ..storage import InputFile, open_input, read_block, sample_blocks
 from .decoding import BOM, decode
 
 MAX_RUN_BYTES = 1 << 20
@@ -65,6 +65,14 @@ class PlainText:
         if "\r" in text:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         return Texts(list(iter_chunks(text)), len(data), 0, changes)
+
+    def sample(self, n: int) -> list[Block]:
+        """Return byte ranges spread over the file."""
+        return sample_blocks(self, n, lambda file, target: find_byte_cut(file, target)[0])
+
+    def text_bytes(self) -> int:
+        """Return the file's size."""
+        return self.input.size
 
 
 def _share(file: InputFile, ratio: float) -> int:
@@ -123,9 +131,11 @@ class SeparatedText:
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end right after a separator."""
-        assert self.options.separator
         with open_input(self.input, start) as file:
-            while (stop := _find_separator_end(file, self.options.separator, start + self.block_bytes)) > start:
+            while (stop := self._find_end(file, start + self.block_bytes)) > start:
+                if stop - start > 2 * self.block_bytes:  # a long document stands alone: it alone may be too large
+                    before = self._last_end(file.read_at(start, self.block_bytes))
+                    stop = start + before if before else stop
                 yield file.block(self, start, stop)
                 start = stop
 
@@ -145,6 +155,26 @@ class SeparatedText:
                 changes += replaced
             offset += len(document) + len(self.options.separator)
         return Texts(texts, len(data), len(texts), changes)
+
+    def sample(self, n: int) -> list[Block]:
+        """Return byte ranges spread over the file."""
+        return sample_blocks(self, n, self._find_end)
+
+    def text_bytes(self) -> int:
+        """Return the file's size."""
+        return self.input.size
+
+    def _last_end(self, data: bytes) -> int:
+        """Return where the last whole document ends in data that begin with one; 0 if none does."""
+        assert self.options.separator
+        end = 0
+        while (at := data.find(self.options.separator, end)) >= 0:
+            end = at + len(self.options.separator)
+        return end
+
+    def _find_end(self, file: InputFile, target: int) -> int:
+        assert self.options.separator
+        return _find_separator_end(file, self.options.separator, target)
 
 
 def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:

@@ -1,0 +1,161 @@
+"""Before the start: how many workers the memory is good for, and what there is to do, estimated from samples."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from . import disk
+from .blocks import Block, Source
+from .errors import DiskError, MemoryLimitError, RecordError
+from .guard import HIGH_SHARE, MB, MemoryGuard
+from .record import State
+from .settings import Settings
+from .units import format_duration, format_size
+from .vocab import TOKEN_DTYPE
+from .worker import Encoded, encode_block
+
+# Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
+BASE_BYTES = {"tiktoken": 75 * MB, "fastokens": 140 * MB}
+WORKER_BYTES = {"tiktoken": 16 * MB, "fastokens": 140 * MB}
+PARQUET_BASE_BYTES, PARQUET_WORKER_BYTES = 60 * MB, 25 * MB
+
+TEXT_COST = 5
+"""How many bytes a byte of text takes at most while it is read and encoded."""
+
+WINDOW_BYTES_PER_WORKER = 12 << 20
+N_SAMPLES = 64
+
+
+class MemoryPlan(NamedTuple):
+    """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so."""
+
+    engine: str
+    n_workers: int
+    window_bytes: int
+    max_document_bytes: int
+    line: str
+
+
+def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool) -> MemoryPlan:
+    """Choose engine and workers for the guard's budget.
+
+    Raises `MemoryLimitError` when not even one worker fits.
+    """
+    budget = int(guard.budget_bytes * HIGH_SHARE)
+    candidates = [engine] if engine != "auto" else ["fastokens", "tiktoken"]
+    if importlib.util.find_spec("fastokens") is None and engine == "auto":
+        candidates = ["tiktoken"]
+    for candidate in candidates:
+        base = BASE_BYTES[candidate] + has_parquet * PARQUET_BASE_BYTES
+        each = WORKER_BYTES[candidate] + has_parquet * PARQUET_WORKER_BYTES
+        fitting = min((budget - base) // each, n_workers)
+        if fitting >= 1:
+            break
+    else:
+        raise MemoryLimitError(
+            f"a budget of {guard.budget_bytes / MB:,.0f} MB is too little: one worker with {candidate} needs"
+            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB (the tightest limit: {guard.limits[0].name})",
+            "give it more with --memory, or free some",
+        )
+    spare = budget - base - fitting * each
+    window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
+    limit = guard.limits[0]
+    line = (
+        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name});"
+        f" {fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
+    )
+    if fitting < n_workers or candidate != candidates[0]:
+        line += f" ({n_workers} asked for: the budget is good for no more)"
+    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, line)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will make, from encoded samples; `spread` is relative, 0.03 for 3%. Sizes in bytes."""
+
+    n_bytes: int
+    n_tokens: int
+    bytes_per_token: float
+    spread: float
+    bytes_per_second: float
+
+    @property
+    def output_bytes(self) -> int:
+        """Size of train.bin and val.bin together."""
+        return self.n_tokens * TOKEN_DTYPE.itemsize
+
+
+def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
+    """Encode samples spread over the inputs; None where there is nothing to sample (a stream)."""
+    step = max(len(sources) // N_SAMPLES, 1)
+    chosen = [source for source in sources[::step] if not source.input.is_stream]
+    ratios: list[float] = []
+    rates: list[float] = []
+    n_text = n_tokens = size = expected = 0.0
+    for source in chosen:
+        tokens = n_bytes = 0
+        for block in source.sample(max(N_SAMPLES // len(chosen), 1)):
+            if not rates:
+                _encode_sample(block, engine)  # the first call of all is slow: it is not what is timed
+            start = time.perf_counter()
+            encoded = _encode_sample(block, engine)
+            if encoded is None:
+                continue
+            rates.append(block.n_bytes / (time.perf_counter() - start))
+            tokens += len(encoded.ids)
+            n_bytes += block.n_bytes
+            ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
+        if n_bytes:
+            n_text, n_tokens = n_text + n_bytes, n_tokens + tokens
+            size, expected = size + source.input.size, expected + source.text_bytes() * tokens / n_bytes
+    if not n_tokens:
+        return None
+    scale = sum(source.input.size for source in sources) / size
+    spread = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 / statistics.mean(ratios) if len(ratios) > 1 else 0.0
+    bytes_per_token = n_text / n_tokens
+    n_expected = int(expected * scale)
+    return Estimate(int(n_expected * bytes_per_token), n_expected, bytes_per_token, spread, statistics.median(rates))
+
+
+def _encode_sample(block: Block, engine: str) -> Encoded | None:
+    try:
+        return encode_block(block, engine, is_checked=False)
+    except RecordError:  # the run itself will name it, if it comes that far
+        return None
+
+
+def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
+    """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from."""
+    shard = settings.shard_tokens * TOKEN_DTYPE.itemsize
+    once = found.output_bytes
+    twice = once if settings.keep_shards else 0 if once <= shard else shard
+    return max(once + twice - (state.train_tokens + state.val_tokens) * TOKEN_DTYPE.itemsize, 0)
+
+
+def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int) -> list[str]:
+    """Say what will be made, the disk it takes and how long.
+
+    Raises `DiskError` when the disk is too small.
+    """
+    if found is None:
+        return ["tokens: not known before the end (a stream, or very long documents)"]
+    val = settings.val_tokens or found.n_tokens * settings.val_ratio
+    needed, free = disk_needed(found, settings, state), disk.free_bytes(out)
+    time = format_duration(found.n_bytes / (found.bytes_per_second * n_workers))
+    lines = [
+        f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each;"
+        f" train.bin {format_size((found.n_tokens - val) * 2)}, val.bin {format_size(val * 2)}",
+        f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free; time: about {time}",
+    ]
+    if needed > free:
+        raise DiskError(
+            f"{out}: about {format_size(needed)} will be needed there at the peak, {format_size(free)} are free",
+            "make room, or choose another disk with --out",
+        )
+    return lines

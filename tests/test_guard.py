@@ -1,0 +1,172 @@
+"""The memory guard finds every limit, and takes the right step each time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import guard as guard_module
+from fineweb_stream.cgroups import cpu_quota, memory_groups
+from fineweb_stream.errors import InputError, MemoryLimitError
+from fineweb_stream.executors import allotted_cpus
+from fineweb_stream.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
+from fineweb_stream.plan import plan_memory
+
+GB = 1000 * MB
+
+
+def make_guard(budget: int = GB) -> MemoryGuard:
+    guard = MemoryGuard(budget, limits=[Limit("physical memory", 16 * GB, 8 * GB)])
+    guard._swap = 0
+    return guard
+
+
+CALM, OWN, OTHERS, SWAP = (
+    Reading(500 * MB, 4 * GB),
+    Reading(950 * MB, 4 * GB),
+    Reading(500 * MB, -MB),
+    Reading(0, GB, GB),
+)
+
+
+@pytest.mark.parametrize(
+    "name, readings, steps",
+    [
+        ("small job on a full host", [Reading(90 * MB, 10 * MB)] * 9, [Step.RUN] * 9),
+        ("just under the budget", [Reading(900 * MB, GB)] * 9, [Step.RUN] * 9),
+        ("own use: each step gets its time", [OWN] * 7, [1, 1, 2, 2, 3, 3, 4]),
+        ("own use, calm after the drain", [OWN, CALM, CALM, CALM], [1, 1, 0, 0]),
+        ("own use, calm with fewer: back step by step", [OWN, OWN, OWN, CALM, CALM, CALM, CALM], [1, 1, 2, 2, 1, 1, 0]),
+        ("a rival takes memory and gives it back", [OTHERS] * 20 + [CALM] * 3, [1] * 20 + [0] * 3),
+        ("a rival that stays", [OTHERS] * 62, [1] * 60 + [4, 4]),
+        ("swap that grows", [SWAP] * 3 + [Reading(0, GB, 0)] * 2, [1, 1, 1, 0, 0]),
+    ],
+)
+def test_steps(name: str, readings: list[Reading], steps: list[int]) -> None:
+    """One reading a second: the step after each."""
+    guard = make_guard()
+    assert [guard.update(reading, now + 1.0) for now, reading in enumerate(readings)] == steps
+    assert len(guard.steps) == sum(a != b for a, b in zip([0, *steps], steps, strict=False))
+    assert guard.peak_bytes == max(reading.used for reading in readings)
+
+
+def test_swap_that_was_there_is_no_pressure(monkeypatch) -> None:
+    """Swap in use at the start counts for nothing."""
+    guard = make_guard()
+    guard._swap = 3 * GB
+    assert guard.update(Reading(0, GB, 3 * GB), 1.0) is Step.RUN
+
+
+def write(folder: Path, **files: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{text}\n")
+    return folder
+
+
+def test_nested_groups_version_2(tmp_path) -> None:
+    """All groups on the way up count, `max` is none, and the page cache can be had back."""
+    stat = f"anon 1\ninactive_file {50 * MB}\nactive_file {30 * MB}"
+    write(tmp_path / "a" / "b", memory__max="max", memory__current=5)
+    write(tmp_path / "a", memory__max=800 * MB, memory__current=200 * MB, memory__stat=stat, cpu__max="150000 100000")
+    proc = write(tmp_path / "proc", cgroup="0::/a/b") / "cgroup"
+    assert memory_groups(tmp_path, proc) == [(str(tmp_path / "a"), 800 * MB, 120 * MB)]
+    assert cpu_quota(tmp_path, proc) == 1.5
+
+
+def test_nested_groups_version_1(tmp_path) -> None:
+    """The same for version 1, whose largest number is no limit, and whose names a container may not see."""
+    top, none = tmp_path / "memory", 9223372036854771712
+    write(top / "docker" / "x", memory__limit_in_bytes=450 * MB, memory__usage_in_bytes=100 * MB)
+    write(top, memory__limit_in_bytes=none, memory__usage_in_bytes=9 * GB)
+    write(tmp_path / "cpu,cpuacct", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
+    proc = write(tmp_path / "proc", cgroup="4:memory:/docker/x\n3:cpu,cpuacct:/docker/x") / "cgroup"
+    assert memory_groups(tmp_path, proc) == [(str(top / "docker" / "x"), 450 * MB, 100 * MB)]
+    assert cpu_quota(tmp_path, proc) is None
+    write(top, memory__limit_in_bytes=300 * MB)
+    proc.write_text("4:memory:/hidden/from/the/container\n")
+    assert [group.limit for group in memory_groups(tmp_path, proc)] == [300 * MB]
+
+
+def test_no_groups(tmp_path) -> None:
+    """A system without control groups has no such limits."""
+    assert memory_groups(tmp_path, tmp_path / "gone") == []
+    assert cpu_quota(tmp_path, tmp_path / "gone") is None
+
+
+def test_limits_of_slurm_and_ulimit(monkeypatch) -> None:
+    """Slurm's variables and the process's own limits are found, and the tightest comes first."""
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "300")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
+    limits = find_limits()
+    assert limits[0].name == "SLURM_MEM_PER_CPU"
+    assert limits[0].total == 600 << 20
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    assert allotted_cpus() == 1
+    code = "from fineweb_stream.guard import find_limits; print([(l.name, l.total) for l in find_limits()])"
+    command = ["bash", "-c", f'ulimit -v 4000000; exec {sys.executable} -c "{code}"']
+    if os.name == "nt":
+        pytest.skip("no ulimit")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=60)
+    assert "('ulimit -v', 4096000000)" in done.stdout
+
+
+def test_own_use_is_counted_with_children() -> None:
+    """Memory of a child process counts; files that are mapped do not."""
+    before = used_bytes()
+    code = "x = bytearray(100_000_000); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        assert 95 * MB < used_bytes() - before < 150 * MB
+        child.communicate(b"\n")
+
+
+@pytest.mark.parametrize("memory", ["much", "0%", "150%", "-1GB", "%"])
+def test_bad_budgets(memory: str) -> None:
+    """A budget that makes no sense is refused."""
+    with pytest.raises(InputError, match="not a s"):
+        MemoryGuard(memory)
+
+
+@pytest.mark.parametrize(
+    "budget_mb, engine, asked, expected",
+    [
+        (4000, "auto", 8, ("fastokens", 8)), (1000, "auto", 64, ("fastokens", 5)), (640, "auto", 2, ("fastokens", 2)),
+        (310, "auto", 8, ("fastokens", 1)), (250, "auto", 8, ("tiktoken", 8)), (150, "auto", 64, ("tiktoken", 3)),
+        (384, "tiktoken", 2, ("tiktoken", 2)),
+    ],
+)  # fmt: skip
+def test_plan_fits_the_budget(budget_mb: int, engine: str, asked: int, expected: tuple[str, int]) -> None:
+    """Engine and workers follow the budget, and the line says why there are fewer than asked for."""
+    pytest.importorskip("fastokens")
+    plan = plan_memory(make_guard(budget_mb * MB), engine, asked, has_parquet=False)
+    assert (plan.engine, plan.n_workers) == expected
+    assert ("asked for" in plan.line) == (expected[1] < asked or (expected[0] != "fastokens" and engine == "auto"))
+
+
+def test_plan_refuses_what_cannot_work() -> None:
+    """A budget too small for one worker: what it needs, and the limit."""
+    with pytest.raises(MemoryLimitError, match=r"one worker with tiktoken needs\s+99 MB"):
+        plan_memory(make_guard(50 * MB), "auto", 2, has_parquet=False)
+
+
+def test_guard_takes_no_time() -> None:
+    """A look happens at most twice a second, however often it is asked."""
+    guard = MemoryGuard()
+    n_reads = 0
+
+    def read() -> Reading:
+        nonlocal n_reads
+        n_reads += 1
+        return CALM
+
+    guard.read = read  # type: ignore[method-assign]
+    for _ in range(1000):
+        guard.check()
+    assert n_reads <= 2
+    assert guard_module.CHECK_SECONDS == 0.5
