@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -10,18 +12,20 @@ from pathlib import Path
 
 from . import disk, report
 from .blocks import Source
+from .errors import PrepareError
 from .executors import allotted_cpus
 from .guard import MemoryGuard
 from .inputs import find_inputs
 from .lock import locked
 from .plan import Estimate, MemoryPlan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
-from .resume import open_record
+from .resume import open_record, reopen
 from .run import Run
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
 from .signals import Signals
 from .sources import make_sources
 from .sources.demo import demo_input
+from .worker import get_encoder
 
 DEMO_VAL_RATIO = 0.1
 """The demo has some 80 documents: with the usual share, only the one that always is would be in val."""
@@ -46,7 +50,9 @@ def prepare(
     val_ratio: float | None = None,
     val_tokens: int | None = None,
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    max_tokens: int | None = None,
     keep_shards: bool = False,
+    format: str | None = None,
     text_column: str = "text",
     separator: str | None = None,
     errors: str = "strict",
@@ -84,16 +90,23 @@ def prepare(
         errors=errors,
         skip_bad=skip_bad,
         keep_shards=keep_shards,
+        max_tokens=max_tokens,
         engine=engine,
     )
     names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
     say = _nothing if quiet else functools.partial(print, flush=True)
     folder = Path(out)
-    files = [demo_input()] if demo else find_inputs(names)
-    sources = make_sources(files, settings)
+    files = [demo_input()] if demo else find_inputs(names, format)
     guard = MemoryGuard(memory)
     has_parquet = any(file.format == "parquet" for file in files)
     plan = plan_memory(guard, engine, workers or allotted_cpus(), has_parquet)
+    # The engine takes longest to load, mostly without the GIL: meanwhile the inputs are looked at.
+    loading = threading.Thread(target=_load_engine, args=(plan.engine,), name="encode-load")
+    loading.start()
+    try:
+        sources = make_sources(files, settings)
+    finally:
+        loading.join()
     if dry_run:
         record = open_record(folder, settings.fixed(), files, overwrite, dry_run)
         found = _say_plan(record, settings, sources, plan, folder, say)
@@ -105,6 +118,7 @@ def prepare(
         folder.mkdir(parents=True, exist_ok=True)
     with Signals() as signals, locked(folder, say):
         record = open_record(folder, settings.fixed(), files, overwrite, dry_run)
+        reopen(folder, record, settings)
         if record.state.status == DONE:
             say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
         else:
@@ -132,6 +146,11 @@ def _say_plan(
     for line in plan_lines(found, settings, record.state, folder, plan.n_workers):
         say(line)
     return found
+
+
+def _load_engine(engine: str) -> None:
+    with contextlib.suppress(PrepareError):  # raised again, and seen, where the engine is used
+        get_encoder(engine)
 
 
 def _nothing(line: str) -> None:

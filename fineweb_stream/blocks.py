@@ -28,7 +28,8 @@ class ReadOptions:
 class Input:
     """One file: its path, format (`text`, `jsonl`, `parquet`), size in bytes and what tells that it changed.
 
-    A stream can only be read in order, and its `size` is not the length of its text (0 where unknown).
+    A stream can only be read in order, and its `size` is not the length of its text (0 where unknown); `compression` is
+    the suffix that says how it is packed.
     """
 
     path: str
@@ -36,6 +37,7 @@ class Input:
     size: int
     modified: str
     is_stream: bool = False
+    compression: str = ""
 
 
 class Change(NamedTuple):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
 from .errors import Interrupted, PrepareError
-from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, parse_separator
+from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .units import parse_size
 
 _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
             stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
     here = folder or Path()
     parser = make_parser()
     options = vars(parser.parse_args(arguments))
@@ -69,7 +71,9 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--shard-tokens", type=_size, default=DEFAULT_SHARD_TOKENS, metavar="N", help="tokens per shard (default: 500M)"
     )
+    add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N goes on from there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
+    add("--format", choices=FORMATS, help="what the inputs are, where their names do not tell")
     add("--text-column", default="text", metavar="C", help="field of jsonl, column of parquet (default: text)")
     add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")
     add("--errors", default="strict", choices=("strict", "replace", "ignore"), help="bytes that are no UTF-8")

@@ -9,13 +9,14 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .blocks import Input
+from .compressed import SUFFIXES, CompressedFile
 from .errors import InputError
 from .storage import STDIN, stdin_head
 
-FORMATS = ("text", "jsonl", "parquet")
 _FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 _FOREIGN = {
@@ -31,14 +32,18 @@ _FOREIGN = {
 """First bytes that no text begins with: what that is, and the command that makes text of it."""
 
 
-def find_inputs(names: Sequence[str]) -> list[Input]:
+def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
     """Return the files behind paths, folders and globs, in the order given; folders and globs in natural order.
+
+    With `format` all of them are taken for that.
 
     Raises `InputError` when one is missing, empty or of no use.
     """
     inputs: list[Input] = []
     for name in names:
         inputs += [_stdin()] if name == STDIN else [_describe(path, is_named) for path, is_named in _expand(name)]
+    if format is not None:
+        inputs = [replace(input, format=format) for input in inputs]
     if not inputs:
         raise InputError("no input named", "name files, folders or globs, or - for standard input")
     if names.count(STDIN) > 1:
@@ -72,11 +77,12 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
             for folder, subfolders, files in os.walk(path)
             if not subfolders.sort()
             for file in files
-            if Path(file).suffix.lower() in _FORMAT_OF_SUFFIX and not file.startswith((".", "train_shard_"))
+            if _is_usable(file)
         ]
         if not found:
             raise InputError(
-                f"{name}: no usable file in this folder", f"usable are {', '.join(_FORMAT_OF_SUFFIX)}; or name the file"
+                f"{name}: no usable file in this folder",
+                f"usable are {', '.join(_FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
             )
         yield from ((file, False) for file in sorted(found, key=_natural_key))
     elif path.exists() or not glob.has_magic(name):
@@ -86,6 +92,19 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         if not matches:
             raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
         yield from ((match, True) for match in matches)
+
+
+def _is_usable(file: str) -> bool:
+    """Tell by its name whether a file found in a folder is a corpus."""
+    compression, suffix = _suffixes(Path(file))
+    known = _FORMAT_OF_SUFFIX.get(suffix)
+    return bool(known) and not (compression and known == "parquet") and not file.startswith(".")
+
+
+def _suffixes(path: Path) -> tuple[str, str]:
+    """Return the suffix of compression, if any, and the one before it: `c.jsonl.gz` has `.gz` and `.jsonl`."""
+    last = path.suffix.lower()
+    return (last, Path(path.stem).suffix.lower()) if last in SUFFIXES else ("", last)
 
 
 def _natural_key(path: Path) -> list[tuple[int, int | str]]:
@@ -102,7 +121,9 @@ def _stdin() -> Input:
     head = stdin_head()
     if not head:
         raise InputError("standard input is empty", "pipe text into it: cat corpus.txt | prepare.py -")
-    return Input(STDIN, _find_format(Path("standard input"), head), 0, hashlib.sha256(head).hexdigest(), is_stream=True)
+    return Input(
+        STDIN, _find_format(Path("standard input"), "", head), 0, hashlib.sha256(head).hexdigest(), is_stream=True
+    )
 
 
 def _describe(path: Path, is_named: bool) -> Input:
@@ -118,12 +139,25 @@ def _describe(path: Path, is_named: bool) -> Input:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
     if info.st_size == 0 and is_named:
         raise InputError(f"{path}: the file is empty", "was it fetched completely?")
-    return Input(str(path), _find_format(path, head), info.st_size, str(info.st_mtime_ns))
+    compression, suffix = _suffixes(path)
+    if compression:
+        with path.open("rb") as file:
+            head = CompressedFile(file, str(path), compression).read(4096)
+    format = _find_format(path, suffix, head)
+    if compression and format == "parquet":
+        raise InputError(
+            f"{path}: a parquet file inside a compressed one", f"unpack it: {_unpacker(compression)} {path}"
+        )
+    return Input(str(path), format, info.st_size, str(info.st_mtime_ns), bool(compression), compression)
 
 
-def _find_format(path: Path, head: bytes) -> str:
+def _unpacker(compression: str) -> str:
+    return {".gz": "gunzip", ".zst": "unzstd", ".xz": "unxz", ".bz2": "bunzip2"}[compression]
+
+
+def _find_format(path: Path, suffix: str, head: bytes) -> str:
     """Tell the format by the name, else by the first bytes."""
-    known = _FORMAT_OF_SUFFIX.get(path.suffix.lower())
+    known = _FORMAT_OF_SUFFIX.get(suffix)
     if known == "parquet" or (known is None and head.startswith(b"PAR1")):
         return "parquet"
     _refuse_foreign(path, head)

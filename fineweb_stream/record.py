@@ -28,7 +28,8 @@ class State:
     """Where a run stands: what is next to read, and what is durably written.
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
-    rows or documents of that input came before. Shards before `len(shard_sha256)` are complete.
+    rows or documents of that input came before. `skip_train` and `skip_val` ids from there on are written already (the
+    run was told to stop after so many tokens). Shards before `len(shard_sha256)` are complete.
     """
 
     status: str = ENCODING
@@ -39,6 +40,11 @@ class State:
     val_tokens: int = 0
     train_documents: int = 0
     val_documents: int = 0
+    skip_train: int = 0
+    skip_val: int = 0
+    skip_train_documents: int = 0
+    skip_val_documents: int = 0
+    is_exhausted: bool = False
     has_text: bool = False
     n_eot_in_text: int = 0
     text_bytes: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ from . import disk
 from .blocks import Input
 from .changes import CHANGES_NAME
 from .errors import InputError, PrepareError
-from .record import DONE, RECORD_NAME, Record, State, portable, read_record
-from .shards import TRAIN_NAME, VAL_NAME
+from .record import DONE, ENCODING, RECORD_NAME, Record, State, portable, read_record
+from .settings import Settings
+from .shards import TRAIN_NAME, VAL_NAME, shard_path
+from .vocab import TOKEN_DTYPE
 
 
 def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], overwrite: bool, dry_run: bool) -> Record:
@@ -43,6 +47,28 @@ def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], ove
     if not dry_run:
         clear(folder)
     return Record(folder / RECORD_NAME, settings, portable(inputs), State())
+
+
+def reopen(folder: Path, record: Record, settings: Settings) -> None:
+    """Make a finished run that stopped at its `max_tokens` one to continue, if it may have more now.
+
+    The last shard, which was cut short, becomes the one that is written; what is complete stays in train.bin.
+    """
+    state = record.state
+    if state.status != DONE or state.is_exhausted or (settings.max_tokens or sys.maxsize) <= state.train_tokens:
+        return
+    n_complete = len(state.shard_sha256) - 1
+    n_before = n_complete * settings.shard_tokens * TOKEN_DTYPE.itemsize
+    if not settings.keep_shards:
+        with contextlib.closing(disk.Part(shard_path(folder, n_complete), is_hashed=False)) as part:
+            for data in disk.read_pieces(folder / TRAIN_NAME, n_before, sys.maxsize):
+                part.write(data)
+            part.sync()
+    del state.shard_sha256[n_complete:]
+    state.merged_shards = min(state.merged_shards, n_complete)
+    state.outputs.clear()
+    state.status = ENCODING
+    record.write()
 
 
 def clear(folder: Path) -> None:

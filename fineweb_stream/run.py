@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 import traceback
@@ -10,7 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+import numpy as np
+
 from . import disk, report
+from .ahead import read_ahead
 from .blocks import Block, Source
 from .changes import ChangeLog, locate
 from .errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
@@ -26,7 +30,7 @@ from .shards import TRAIN_NAME, VAL_NAME, ShardWriter
 from .signals import Signals
 from .splits import Split, split_documents, split_text
 from .storage import check_unchanged
-from .vocab import TOKEN_DTYPE
+from .vocab import EOT_ID, TOKEN_DTYPE
 from .worker import Encoded, encode_block, get_encoder
 
 COMMIT_SECONDS = 5.0
@@ -64,6 +68,7 @@ class Run:
         self._n_steps_said = 0
         self._trimmed_at = 0
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
+        self._is_full = False  # --max-tokens are there
         self._is_worthless = False  # no text at all: then nothing is kept
         self._clock = time.monotonic()
 
@@ -77,22 +82,22 @@ class Run:
                 self._record.about = report.about(encoder.version)
                 self._record.write()
                 if executor is not None:
-                    self._encode(executor)
+                    self._encode(executor, is_local=False)
                 else:
                     with local_executor(self._plan.n_workers) as pool:
-                        self._encode(pool)
+                        self._encode(pool, is_local=True)
             self._merge()
         except BaseException as error:
             raise self._explain(error) from error
         for line in report.result(self._folder, self._record):
             self._say(line)
 
-    def _encode(self, executor: Executor) -> None:
+    def _encode(self, executor: Executor, is_local: bool) -> None:
         stop = threading.Event()
         plan = self._plan
-        encode = functools.partial(
-            encode_block, engine=plan.engine, stopped=stop.is_set, max_bytes=plan.max_document_bytes
-        )
+        encode = functools.partial(encode_block, engine=plan.engine, max_bytes=plan.max_document_bytes)
+        if is_local:  # an event does not travel to other processes
+            encode = functools.partial(encode, stopped=stop.is_set)
         window = Window(self._max_blocks, plan.window_bytes)
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
@@ -110,9 +115,13 @@ class Run:
                 for block, encoded in map_ordered(executor, encode, self._blocks(), window, tick):
                     with self._signals.deferred():
                         has_completed_shard = self._absorb(block, encoded, writer, changes)
+                        if self._is_full:
+                            break
                         if has_completed_shard or time.monotonic() - committed > COMMIT_SECONDS:
                             self._commit(writer, changes)
                             committed = time.monotonic()
+                else:
+                    self._state.is_exhausted = True
                 with self._signals.deferred():
                     self._finish_encoding(writer, changes)
             except BaseException:
@@ -150,11 +159,13 @@ class Run:
             )
 
     def _blocks(self) -> Iterator[Block]:
-        """Yield the blocks that are left, and see that no input changed while it was read."""
-        first = self._state.input
-        for source in self._sources[first:]:
-            yield from source.iter_blocks(self._state.offset if source.number == first else 0)
-            check_unchanged(source.input)
+        """Return the blocks that are left; no input may change while it is read."""
+        sources = self._sources[self._state.input :]
+        starts = [self._state.offset] + [0] * len(sources)
+        makers = [functools.partial(_source_blocks, *pair) for pair in zip(sources, starts, strict=False)]
+        if any(source.input.compression for source in sources):
+            return read_ahead(makers, self._plan.n_workers)
+        return (block for make in makers for block in make())
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
         """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
@@ -164,15 +175,26 @@ class Run:
             state.input, state.n_records = block.source.number, 0
         changes.append(block, encoded.changes)
         split = self._split(block, encoded)
-        writer.write_val(split.val)
-        has_completed_shard = writer.write_train(split.train)
+        val, train = split.val[state.skip_val :], split.train[state.skip_train :]
+        room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
+        writer.write_val(val)
+        has_completed_shard = writer.write_train(train[:room])
+        state.has_text = state.has_text or encoded.has_text
+        state.val_documents += split.val_documents - state.skip_val_documents
+        if room < len(train):  # the block is left where it is: a larger --max-tokens goes on inside it
+            n_documents = int(np.count_nonzero(train[:room] == EOT_ID)) if block.source.unit else 0
+            state.train_documents += n_documents
+            state.skip_train, state.skip_val = state.skip_train + room, len(split.val)
+            state.skip_train_documents += n_documents
+            state.skip_val_documents = split.val_documents
+            self._is_whole = self._is_full = True
+            return has_completed_shard
+        state.train_documents += split.train_documents - state.skip_train_documents
+        state.skip_val = state.skip_train = state.skip_val_documents = state.skip_train_documents = 0
         state.offset = block.stop
         state.n_records += encoded.n_records
-        state.train_documents += split.train_documents
-        state.val_documents += split.val_documents
         state.text_bytes += encoded.n_bytes
         state.input_bytes += block.n_input_bytes
-        state.has_text = state.has_text or encoded.has_text
         state.n_eot_in_text += encoded.n_eot_in_text
         self._is_whole = True
         return has_completed_shard
@@ -180,12 +202,12 @@ class Run:
     def _split(self, block: Block, encoded: Encoded) -> Split:
         settings, state = self._settings, self._state
         if not block.source.unit:
-            return split_text(encoded.ids, block.split, state.val_tokens, settings.val_tokens)
+            return split_text(encoded.ids, block.split, state.val_tokens - state.skip_val, settings.val_tokens)
         return split_documents(
             encoded.ids,
             encoded.ends,
-            state.n_documents,
-            state.val_tokens,
+            state.n_documents - state.skip_train_documents - state.skip_val_documents,
+            state.val_tokens - state.skip_val,
             ratio=settings.val_ratio,
             tokens=settings.val_tokens,
             seed=settings.seed,
@@ -277,3 +299,8 @@ class Run:
             clear(self._folder)
             return ""
         return f"{n_tokens:,} tokens are saved: the same command continues"
+
+
+def _source_blocks(source: Source, start: int) -> Iterator[Block]:
+    yield from source.iter_blocks(start)
+    check_unchanged(source.input)

@@ -9,6 +9,7 @@ from typing import Any
 from .blocks import ReadOptions
 from .errors import InputError
 
+FORMATS = ("text", "jsonl", "parquet")
 ENGINES = ("auto", "tiktoken", "fastokens")
 
 DEFAULT_SHARD_TOKENS = 500_000_000
@@ -44,6 +45,7 @@ class Settings:
     skip_bad: bool = False
     keep_shards: bool = False
     engine: str = "auto"
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.val_ratio < 1:
@@ -52,6 +54,8 @@ class Settings:
             raise InputError(f"--shard-tokens {self.shard_tokens}: must be at least 1", "try 500M")
         if self.val_tokens is not None and self.val_tokens < 1:
             raise InputError(f"--val-tokens {self.val_tokens}: must be at least 1", "try 1M")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InputError(f"--max-tokens {self.max_tokens}: must be at least 1", "try 1B")
         if self.separator is not None and not self.separator:
             raise InputError("--separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
         if self.errors not in ("strict", "replace", "ignore"):
@@ -67,5 +71,5 @@ class Settings:
 
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""
-        free = ("errors", "engine", "keep_shards", "skip_bad")
+        free = ("errors", "engine", "max_tokens", "skip_bad")
         return {name: value for name, value in asdict(self).items() if name not in free}

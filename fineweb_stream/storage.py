@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from .blocks import Block, Input, Source
+from .compressed import CompressedFile
 from .errors import InputError
 
 STDIN = "-"
@@ -24,9 +25,10 @@ class InputFile:
     `start` is where a stream is taken up: what comes before is read and forgotten.
     """
 
-    def __init__(self, input: Input, file: BinaryIO, start: int = 0, head: bytes = b"") -> None:
+    def __init__(self, input: Input, file: BinaryIO | CompressedFile, start: int = 0, head: bytes = b"") -> None:
         self.input = input
         self._file = file
+        self._n_raw_done = 0
         self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
         self._held_start = 0
         while input.is_stream and self._held_start < start:
@@ -45,7 +47,7 @@ class InputFile:
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read up to `n_bytes` from `position`; less only at the end."""
-        if not self.input.is_stream:
+        if not isinstance(self._file, CompressedFile) and not self.input.is_stream:
             self._file.seek(position)
             return self._file.read(max(min(n_bytes, self.input.size - position), 0))
         at = position - self._held_start
@@ -56,7 +58,7 @@ class InputFile:
 
     def end(self) -> int:
         """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
-        if self.input.is_stream:
+        if isinstance(self._file, CompressedFile) or self.input.is_stream:
             return self._held_start + len(self._held)
         size = self._file.seek(0, os.SEEK_END)
         if size < self.input.size:
@@ -70,7 +72,9 @@ class InputFile:
             return Block(source, start, stop, n_bytes, n_bytes)
         data = self.read_at(start, n_bytes)
         self._drop(n_bytes)
-        return Block(source, start, stop, n_bytes, n_bytes, data=data)
+        n_raw = self._file.n_raw if isinstance(self._file, CompressedFile) else stop
+        n_input_bytes, self._n_raw_done = n_raw - self._n_raw_done, n_raw
+        return Block(source, start, stop, n_bytes, n_input_bytes, data=data)
 
     def _drop(self, n_bytes: int) -> None:
         del self._held[:n_bytes]
@@ -96,7 +100,8 @@ def open_input(input: Input, start: int = 0) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be."""
     if input.path == STDIN:
         return InputFile(input, sys.stdin.buffer, start, stdin_head())
-    return InputFile(input, open_file(input), start)
+    file = open_file(input)
+    return InputFile(input, CompressedFile(file, input.path, input.compression) if input.compression else file, start)
 
 
 def open_file(input: Input) -> BinaryIO:

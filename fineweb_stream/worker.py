@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,7 +84,14 @@ def _check_chars(block: Block) -> int:
     return CHECK_CHARS if sample % CHECK_EVERY == 0 else 0
 
 
-@functools.cache
+_encoders: dict[str, Encoder] = {}
+_building = threading.Lock()
+
+
 def get_encoder(engine: str) -> Encoder:
-    """Return this process's encoder: one vocabulary serves all threads."""
-    return Encoder(engine)
+    """Return this process's encoder: one vocabulary serves all threads. The first call builds it."""
+    if engine not in _encoders:
+        with _building:
+            if engine not in _encoders:
+                _encoders[engine] = Encoder(engine)
+    return _encoders[engine]

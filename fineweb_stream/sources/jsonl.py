@@ -95,16 +95,19 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Texts:
 
 
 def _read_line(
-    parse: Callable[[str], Any], line: bytes, byte: int, record: int, options: ReadOptions
+    parse: Callable[[bytes], Any], line: bytes, byte: int, record: int, options: ReadOptions
 ) -> tuple[str, list[Change]]:
-    decoded, changes = decode(line, options.errors, byte, record)
     try:
-        value = parse(decoded)
-        text = value[options.text_column]
+        text = parse(line)[options.text_column]
         if isinstance(text, str):
-            return text, changes
+            return text, []
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        value = _parse_exactly(decoded, byte, record)
+        pass  # the slow way finds out whether it is wrong, and how
+    decoded, changes = decode(line, options.errors, byte, record)
+    value = _parse_exactly(decoded, byte, record)
+    text = value.get(options.text_column) if isinstance(value, dict) else None
+    if isinstance(text, str):
+        return text, changes
     raise _no_text(value, byte, record, options.text_column)
 
 
@@ -147,10 +150,10 @@ def _excerpt(line: str) -> str:
     return repr(line if len(line) <= 60 else line[:60] + "…")
 
 
-def _parser() -> Callable[[str], Any]:
+def _parser() -> Callable[[bytes], Any]:
     """Return the fastest JSON parser there is; what it refuses is tried again with the standard one."""
     try:
         import orjson
     except ImportError:
-        return json.loads
-    return orjson.loads
+        return lambda line: json.loads(line.decode("utf-8"))
+    return orjson.loads  # type: ignore[no-any-return,unused-ignore]

@@ -10,12 +10,12 @@ import functools
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..errors import InputError, RecordError
-from ..storage import open_file
+from ..storage import SAMPLE_BYTES, open_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,8 @@ class Parquet:
         metadata, first_rows = _metadata(self.input), _first_rows(self.input)
         n = min(n, 16)  # each takes a page or so of decoding
         groups = sorted({len(first_rows) * i // n for i in range(n)}) if first_rows else []
-        streams = (self._stream(metadata, group, first_rows[group], first_rows[group]) for group in groups)
+        small = replace(self, block_bytes=SAMPLE_BYTES)
+        streams = (small._stream(metadata, group, first_rows[group], first_rows[group]) for group in groups)
         return [block for block in (next(stream, None) for stream in streams) if block]
 
     def text_bytes(self) -> int:
@@ -98,7 +99,7 @@ class Parquet:
         import pyarrow as pa
 
         with open_file(self.input) as file:
-            batches = _open(file, metadata).iter_batches(
+            batches = _open(file, metadata, buffer_bytes=1 << 20).iter_batches(
                 batch_size=_BATCH_ROWS, row_groups=[group], columns=[self.options.text_column], use_threads=False
             )
             held: list[pa.Array] = []
@@ -124,11 +125,14 @@ def check_parquet(source: Parquet) -> None:
     _column_index(_metadata(source.input), source)
 
 
-def _open(file: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """Open for reading in order; with `pre_buffer` a batch reader would hold the whole row group."""
+def _open(file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
+    """Open for reading in order: a column chunk in one read, or through a buffer.
+
+    With `pre_buffer` a batch reader would hold the whole row group.
+    """
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=1 << 20)
+    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=buffer_bytes)
 
 
 @functools.lru_cache(maxsize=4)

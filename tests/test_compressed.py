@@ -1,0 +1,147 @@
+"""Compressed files give the bytes of the plain ones, or are refused by name; streams go on where they were."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineweb_stream import prepare
+from fineweb_stream.ahead import read_ahead
+from fineweb_stream.compressed import CompressedFile
+from fineweb_stream.errors import InputError
+
+from .helpers import outputs, write_jsonl, write_parquet
+
+DOCS = [f"Document {i}, it's {'more ' * (i % 50)}text of 漢字.\n\nEnd" for i in range(9000)]
+
+
+def pack(data: bytes, suffix: str, n_members: int = 3) -> bytes:
+    """Compress in several members (gzip, bzip2), streams (xz) or frames (zstd)."""
+    if suffix == ".zst":
+        compress = (
+            pytest.importorskip("zstandard").ZstdCompressor(write_checksum=True).compress
+        )  # as the zstd program does
+    else:
+        compress = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix]
+    size = len(data) // n_members + 1
+    return b"".join(compress(data[i : i + size]) for i in range(0, len(data), size))
+
+
+SUFFIXES = [".gz", ".zst", ".xz", ".bz2"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_same_bytes_as_the_plain_file(tmp_path, suffix: str) -> None:
+    """The same documents as jsonl, separated text and parquet, plain and compressed in several members: one result."""
+    pytest.importorskip("pyarrow")
+    plain = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    (tmp_path / "p.jsonl").with_suffix(".jsonl" + suffix).write_bytes(pack(plain.read_bytes(), suffix))
+    (tmp_path / f"s.txt{suffix}").write_bytes(pack("<SEP>".join(DOCS).encode(), suffix))
+    write_parquet(tmp_path / "c.parquet", DOCS)
+    prepare(plain, tmp_path / "plain", quiet=True)
+    prepare(tmp_path / f"p.jsonl{suffix}", tmp_path / "jsonl", quiet=True)
+    prepare(tmp_path / f"s.txt{suffix}", tmp_path / "text", separator="<SEP>", quiet=True)
+    prepare(tmp_path / "c.parquet", tmp_path / "parquet", quiet=True)
+    assert outputs(tmp_path / "jsonl") == outputs(tmp_path / "plain") == outputs(tmp_path / "text")
+    assert outputs(tmp_path / "plain") == outputs(tmp_path / "parquet")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_several_files_one_after_the_other(tmp_path, suffix: str) -> None:
+    """Files that are decompressed at the same time still come in order; plain text among them too."""
+    for i in range(5):
+        part = write_jsonl(tmp_path / "part.tmp", DOCS[i * 1800 : (i + 1) * 1800])
+        (tmp_path / f"{i}.jsonl{suffix}").write_bytes(pack(part.read_bytes(), suffix))
+    write_jsonl(tmp_path / "c.jsonl", DOCS)
+    prepare(sorted(tmp_path.glob(f"?.jsonl{suffix}")), tmp_path / "parts", workers=3, quiet=True)
+    prepare(tmp_path / "c.jsonl", tmp_path / "whole", quiet=True)
+    assert outputs(tmp_path / "parts") == outputs(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("damage", ["cut", "garbage", "flipped"])
+def test_damaged_files_are_named(tmp_path, suffix: str, damage: str) -> None:
+    """A file that was cut off, has something behind its end, or a wrong byte: named with the place, nothing final."""
+    data = bytearray(pack(write_jsonl(tmp_path / "c.jsonl", DOCS).read_bytes(), suffix))
+    if damage == "cut":
+        del data[-9:]
+    elif damage == "garbage":
+        data += b"something else here"
+    else:
+        data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    path = tmp_path / f"p.jsonl{suffix}"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=f"{path.name}: is (cut off|damaged).* near byte"):
+        prepare(path, tmp_path / "out", quiet=True)
+    assert not outputs(tmp_path / "out")
+
+
+@given(data=st.binary(max_size=3000), sizes=st.lists(st.integers(1, 500), max_size=30), n_members=st.integers(1, 5))
+def test_reads_of_any_size(data: bytes, sizes: list[int], n_members: int) -> None:
+    """Whatever sizes are read, the contents come out whole."""
+    import io
+
+    for suffix in (".gz", ".xz", ".bz2"):
+        file = CompressedFile(io.BytesIO(pack(data, suffix, n_members)), "c", suffix)
+        parts = [file.read(size) for size in sizes]
+        assert b"".join(parts) + file.read(10_000) == data
+
+
+def test_plain_text_splits_like_the_plain_file(reference, tmp_path) -> None:
+    """A compressed text shorter than a stream's head has the very split of the plain one."""
+    text = "some words to read, again and again. " * 50_000
+    (tmp_path / "c.txt").write_text(text)
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(text.encode()))
+    prepare(tmp_path / "c.txt", tmp_path / "plain", quiet=True)
+    prepare(tmp_path / "c.txt.gz", tmp_path / "packed", quiet=True)
+    assert outputs(tmp_path / "plain") == outputs(tmp_path / "packed")
+
+
+def test_resume_in_a_compressed_file(tmp_path) -> None:
+    """A stopped run over compressed files skips forward and ends with the same bytes."""
+    lines = write_jsonl(tmp_path / "c.jsonl", DOCS).read_bytes().splitlines(keepends=True)
+    bad = b"".join([*lines[:8000], b"{broken\n", *lines[8000:]])
+    (tmp_path / "p.jsonl.gz").write_bytes(gzip.compress(bad))
+    with pytest.raises(InputError, match="line 8,001"):
+        prepare(tmp_path / "p.jsonl.gz", tmp_path / "out", quiet=True)
+    prepare(tmp_path / "p.jsonl.gz", tmp_path / "out", skip_bad=True, quiet=True)
+    prepare(tmp_path / "c.jsonl", tmp_path / "whole", quiet=True)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "whole")
+
+
+def test_format_overrides_the_name(reference, run_program, tmp_path) -> None:
+    """--format: a file of any name, and standard input, are what they are said to be."""
+    path = write_jsonl(tmp_path / "c.txt", DOCS)
+    assert run_program(path, "--format", "jsonl", "--out", "a").returncode == 0
+    assert run_program("-", "--format", "jsonl", "--out", "b", input=path.read_text()).returncode == 0
+    assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
+
+
+def test_read_ahead_raises_in_its_turn() -> None:
+    """What an iterator raises comes after what was before it, and threads end when the reader leaves."""
+
+    def fail() -> object:
+        yield 3
+        raise ValueError("here")
+
+    seen = []
+    with pytest.raises(ValueError, match="here"):
+        for item in read_ahead([lambda: iter([1, 2]), fail, lambda: iter([9])], n_ahead=3):
+            seen.append(item)
+    assert seen == [1, 2, 3]
+    endless = read_ahead([lambda: iter(int, 1)], n_ahead=1)
+    assert next(endless) == 0
+    endless.close()  # the autouse fixture sees a thread that stays
+
+
+def test_parquet_inside_gzip_is_refused(tmp_path: Path) -> None:
+    """Parquet needs to be read at any place: unpack it first."""
+    (tmp_path / "c.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(InputError, match="unpack it: gunzip"):
+        prepare(tmp_path / "c.parquet.gz", tmp_path, quiet=True)

@@ -1,0 +1,56 @@
+"""--max-tokens stops exactly there, and a larger number goes on from there."""
+
+from __future__ import annotations
+
+import pytest
+
+from fineweb_stream import prepare
+from fineweb_stream.verify import verify
+
+from .helpers import outputs, read_ids, write_jsonl
+from .test_contracts import prepare_in_blocks
+
+DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(900)]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("kind", ["jsonl", "text"])
+@pytest.mark.parametrize("steps", [[1], [777, 778], [999, 1000, 1001], [100, 2500, 2501, 5000], [10**9]])
+def test_steps_end_where_one_run_does(tmp_path, kind: str, keep: bool, steps: list[int]) -> None:
+    """After any number of larger and larger limits, the bytes are those of a run without one."""
+    path, options = tmp_path / "c.txt", {"shard_tokens": 1000, "keep_shards": keep, "val_ratio": 0.02}
+    path.write_text("\n".join(DOCS))
+    if kind == "jsonl":
+        path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    prepare_in_blocks(500, path, tmp_path / "whole", **options)
+    whole = read_ids(tmp_path / "whole" / "train.bin")
+    for step in steps:
+        result = prepare_in_blocks(500, path, tmp_path / "out", max_tokens=step, **options)
+        n = min(step, len(whole))
+        assert result.train_tokens == n
+        assert read_ids(tmp_path / "out" / "train.bin") == whole[:n]
+        assert len(list((tmp_path / "out").glob("train_shard_*"))) == (-(-n // 1000) if keep else 0)
+        verify(tmp_path / "out")
+        assert not list((tmp_path / "out").glob("*.part"))
+    prepare_in_blocks(500, path, tmp_path / "out", **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "whole")
+
+
+def test_the_same_limit_is_done(tmp_path, capsys) -> None:
+    """The same or a smaller number finds the work done."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    prepare(path, tmp_path, max_tokens=1000, quiet=True)
+    made = outputs(tmp_path)
+    for n in (1000, 10):
+        prepare(path, tmp_path, max_tokens=n)
+        assert "already done" in capsys.readouterr().out
+        assert outputs(tmp_path) == made
+
+
+def test_exit_is_clean(run_program, tmp_path) -> None:
+    """The program leaves with status 0, twenty times in a row."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 30)
+    for i in range(20):
+        done = run_program(path, "--max-tokens", 5000 + i, "--out", "o")
+        assert done.returncode == 0, done.stderr
+        assert f"train.bin: {5000 + i:,} tokens" in done.stdout
