@@ -6,14 +6,35 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Encoder", "Interrupted", "PrepareError", "Result", "prepare"]
+__all__ = [
+    "Encoder",
+    "Interrupted",
+    "MemoryGuard",
+    "PrepareError",
+    "Result",
+    "iter_ids",
+    "open_tokens",
+    "prepare",
+]
 
 if TYPE_CHECKING:
     from .api import Result, prepare
     from .encoder import Encoder
     from .errors import Interrupted, PrepareError
+    from .guard import MemoryGuard
+    from .iterate import iter_ids
+    from .tokens import open_tokens
 
-_HOMES = {"Encoder": "encoder", "Interrupted": "errors", "PrepareError": "errors", "Result": "api", "prepare": "api"}
+_HOMES = {
+    "Encoder": "encoder",
+    "Interrupted": "errors",
+    "MemoryGuard": "guard",
+    "PrepareError": "errors",
+    "Result": "api",
+    "iter_ids": "iterate",
+    "open_tokens": "tokens",
+    "prepare": "api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineweb_stream import api, prepare
+from fineweb_stream import api, iter_ids, prepare
 from fineweb_stream.errors import InputError
 from fineweb_stream.vocab import EOT_ID
 
@@ -302,3 +302,24 @@ def test_a_run_of_one_class_is_cut_and_reported(tmp_path, capsys) -> None:
     record = (tmp_path / "prepare.json").read_text()
     assert '"hard cut": 2' in record
     assert "c.txt, byte" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_iter_ids_is_the_whole_corpus(reference, tmp_path, kind: str) -> None:
+    """iter_ids yields uint16 arrays whose ids, one after the other, are those of every document."""
+    docs = [f"Document {i} says hello.\n\nIt's short." for i in range(500)]
+    path, options = write_documents(kind, tmp_path, docs)
+    arrays = list(iter_ids(path, **options))
+    assert {ids.dtype for ids in arrays} == {np.dtype(np.uint16)}
+    assert np.concatenate(arrays).tolist() == [i for ids in document_ids(reference, docs) for i in ids]
+
+
+def test_iter_ids_can_be_left(tmp_path) -> None:
+    """Leaving early leaves no thread; what is wrong with the input is said where it is met."""
+    docs = [f"Document {i} says hello. {'word ' * 200}" for i in range(20_000)]
+    ids = iter_ids(write_jsonl(tmp_path / "c.jsonl", docs))
+    assert len(next(ids)) > 1000
+    ids.close()
+    with pytest.raises(InputError, match=r"bad.jsonl.*not JSON"):
+        (tmp_path / "bad.jsonl").write_text("{]\n")
+        list(iter_ids(tmp_path / "bad.jsonl"))

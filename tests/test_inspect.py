@@ -186,20 +186,25 @@ def test_help_has_examples(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["inspect", "none.bin"], ["decode", "none.bin"], ["inspect", ".", "--plot", "a.x"]]
+    "command", [["inspect", "none.bin"], ["decode", "none.bin"], ["inspect", "a.bin", "--plot", "a.x"]]
 )
-def test_errors_are_sentences(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Bad input is exit status 2 and a sentence with the way out."""
+def test_errors_are_sentences(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bad input is exit status 2 and a sentence with the way out, before anything is read or printed."""
+    monkeypatch.chdir(write_lengths(tmp_path / "a.bin", [5]).parent)
     assert main(command) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(f"{command[0]}: ") and "\n  " in said.err
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    """`decode ... | head -1` ends without a word, though there is more to print."""
+@pytest.mark.parametrize("count", ["1", "1000000"])
+def test_a_closed_pipe_is_no_error(tmp_path: Path, count: str) -> None:
+    """`decode ... | head -1` ends without a word, though there is more to print, much or little."""
     write_tokens(tmp_path / "a.bin", [198] * 1_000_000)
-    command = [sys.executable, "-m", "fineweb_stream", "decode", str(tmp_path / "a.bin"), "--count", "1000000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+    command = [sys.executable, "-m", "fineweb_stream", "decode", str(tmp_path / "a.bin"), "--count", count]
+    env = os.environ | {"PYTHONUNBUFFERED": ""}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=env) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, b"")
@@ -223,7 +228,7 @@ def picture_size(path: Path) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("record", [None, RUN])
 @pytest.mark.parametrize("lengths", [[5], [0, 0, 7], [1024], [1, 1, 1], [900, 1025, 90_000], [70_000]], ids=str)
 def test_picture_of_any_lengths(tmp_path: Path, lengths: list[int], record: dict[str, object] | None) -> None:
