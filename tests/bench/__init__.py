@@ -1,0 +1,1 @@
+"""How fast: one command, one table. See README.md here."""
