@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -19,12 +18,13 @@ from .inputs import find_inputs
 from .lock import locked
 from .plan import Estimate, MemoryPlan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
-from .resume import open_record, reopen
+from .resume import open_record, recorded_inputs, reopen
 from .run import Run
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
 from .signals import Signals
 from .sources import make_sources
 from .sources.demo import demo_input
+from .waiting import stopping
 from .worker import get_encoder
 
 DEMO_VAL_RATIO = 0.1
@@ -94,9 +94,13 @@ def prepare(
         engine=engine,
     )
     names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
-    say = _nothing if quiet else functools.partial(print, flush=True)
+    say = _nothing if quiet else _print
     folder = Path(out)
-    files = [demo_input()] if demo else find_inputs(names, format)
+    stopping.clear()
+    if demo:
+        files = [demo_input()]
+    else:
+        files = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
     guard = MemoryGuard(memory)
     has_parquet = any(file.format == "parquet" for file in files)
     plan = plan_memory(guard, engine, workers or allotted_cpus(), has_parquet)
@@ -108,7 +112,7 @@ def prepare(
     finally:
         loading.join()
     if dry_run:
-        record = open_record(folder, settings.fixed(), files, overwrite, dry_run)
+        record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
         found = _say_plan(record, settings, sources, plan, folder, say)
         n_tokens = found.n_tokens if found else 0
         return Result(
@@ -117,7 +121,7 @@ def prepare(
     with disk.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with Signals() as signals, locked(folder, say):
-        record = open_record(folder, settings.fixed(), files, overwrite, dry_run)
+        record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
         reopen(folder, record, settings)
         if record.state.status == DONE:
             say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
@@ -151,6 +155,11 @@ def _say_plan(
 def _load_engine(engine: str) -> None:
     with contextlib.suppress(PrepareError):  # raised again, and seen, where the engine is used
         get_encoder(engine)
+
+
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError):  # a terminal or a pipe that is gone is no reason to stop
+        print(line, flush=True)
 
 
 def _nothing(line: str) -> None:

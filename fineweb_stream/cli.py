@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from . import __version__
-from .errors import Interrupted, PrepareError
+from .errors import InputError, Interrupted, PrepareError, RemoteError
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
+from .signals import Signals
 from .units import parse_size
 
 _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
@@ -27,30 +30,44 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
         if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
             stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
-    here = folder or Path()
-    parser = make_parser()
-    options = vars(parser.parse_args(arguments))
-    out = Path(options.pop("out") or here)
+    options = vars(make_parser().parse_args(arguments))
     try:
-        if options.pop("verify"):
-            from .verify import verify
+        with Signals():
+            status = _run(options, folder or Path())
+    except (PrepareError, Interrupted) as error:
+        with contextlib.suppress(OSError):
+            print(f"prepare: {error}", file=sys.stderr)
+        status = error.exit_status
+    try:
+        sys.stdout.flush()
+    except OSError:  # nobody listens any more, and Python would try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return status
 
-            print("\n".join(verify(out)))
-            return 0
-        from .api import prepare
-        from .inputs import default_names
 
-        names = options.pop("inputs")
-        if not names and not options["demo"]:
-            names = default_names(here)
-            print(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
+def _run(options: dict[str, Any], here: Path) -> int:
+    out = Path(options.pop("out") or here)
+    if options.pop("verify"):
+        from .verify import verify
+
+        print("\n".join(verify(out)))
+        return 0
+    from .api import prepare
+    from .inputs import DEFAULT_CORPUS, default_names
+
+    names = options.pop("inputs")
+    if not names and not options["demo"]:
+        names = default_names(here)
+        print(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}", flush=True)
+    try:
         prepare(names, out, **options)
-    except PrepareError as error:
-        print(f"prepare: {error}", file=sys.stderr)
-        return error.exit_status
-    except Interrupted as error:
-        print(f"\nprepare: {error}", file=sys.stderr)
-        return error.exit_status
+    except RemoteError as error:
+        if names != [DEFAULT_CORPUS]:
+            raise
+        raise InputError(
+            f"nothing beside the script to read, and the Hub cannot be reached ({error.message})",
+            "name files or folders (prepare.py corpus.jsonl), put train_fineweb.txt there, or try --demo",
+        ) from None
     return 0
 
 

@@ -46,6 +46,10 @@ class EngineError(PrepareError):
     """The fast engine and tiktoken do not agree: no id of it can be trusted."""
 
 
+class RemoteError(PrepareError):
+    """The network or a server did not come back in time."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal asked the run to stop; `saved` says what is saved.
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
@@ -80,6 +80,8 @@ def map_ordered(
     finally:
         for _, future in pending:
             future.cancel()
+        if isinstance(remaining, Generator):
+            remaining.close()
 
 
 def wait(future: Future[Any], tick: Callable[[], None]) -> None:

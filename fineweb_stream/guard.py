@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -217,10 +218,16 @@ def return_large_blocks() -> None:
 
 
 def process_start(pid: int) -> float | None:
-    """Return when a process began (seconds since the epoch), None when there is none of this number."""
+    """Return when a process began (in a unit of the system's own), None when none of this number runs."""
     try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists():  # Linux: ticks since the boot, which setting the clock does not change
+            return float(stat.read_text().rpartition(")")[2].split()[19])
+        return float(process.create_time())
+    except (psutil.Error, OSError):
         return None
 
 

@@ -11,11 +11,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from .blocks import Input
 from .compressed import SUFFIXES, CompressedFile
 from .errors import InputError
 from .storage import STDIN, stdin_head
+
+DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 _FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
@@ -41,7 +44,12 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
     """
     inputs: list[Input] = []
     for name in names:
-        inputs += [_stdin()] if name == STDIN else [_describe(path, is_named) for path, is_named in _expand(name)]
+        if name == STDIN:
+            inputs.append(_stdin())
+        elif _may_be_remote(name):
+            inputs += _find_remote(name)
+        else:
+            inputs += [_describe(path, is_named) for path, is_named in _expand(name)]
     if format is not None:
         inputs = [replace(input, format=format) for input in inputs]
     if not inputs:
@@ -52,20 +60,39 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
 
 
 def default_names(folder: Path) -> list[str]:
-    """Return what to read when nothing was named: the first of the usual corpora beside the script.
-
-    Raises `InputError` when there is none.
-    """
+    """Return what to read when nothing was named: a corpus beside the script, else FineWeb-Edu's sample on the Hub."""
     if (folder / "train_fineweb.txt").is_file():
         return [str(folder / "train_fineweb.txt")]
     for suffixes in ((".parquet",), (".jsonl", ".ndjson")):
         found = sorted((p for p in folder.iterdir() if p.suffix in suffixes and p.is_file()), key=_natural_key)
         if found:
             return [str(path) for path in found]
-    raise InputError(
-        f"no input named, and neither train_fineweb.txt nor parquet or jsonl files in {folder}",
-        "name files or folders (prepare.py corpus.jsonl), put train_fineweb.txt there, or try --demo",
-    )
+    return [DEFAULT_CORPUS]
+
+
+def _may_be_remote(name: str) -> bool:
+    """Tell local files from the rest without loading what speaks to networks."""
+    if "://" not in name and not name.startswith("fineweb"):
+        return False
+    from .listing import is_remote
+
+    return is_remote(name)
+
+
+def _find_remote(name: str) -> list[Input]:
+    """Describe the files behind a URL or a short name."""
+    from .listing import list_remote
+    from .remote import read_remote
+
+    inputs = []
+    for file in sorted(list_remote(name), key=lambda file: _natural_key(Path(file.url))):
+        path = Path(urlsplit(file.url).path)
+        compression, suffix = _suffixes(path)
+        format = _FORMAT_OF_SUFFIX.get(suffix)
+        if format is None:
+            format = _find_format(path, suffix, read_remote(file.url, file.version, file.size, 0, min(4096, file.size)))
+        inputs.append(Input(file.url, format, file.size, file.version, bool(compression), compression))
+    return inputs
 
 
 def _expand(name: str) -> Iterator[tuple[Path, bool]]:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,19 +26,22 @@ def locked(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
     Raises `InputError` when another run works there.
     """
     path = folder / LOCK_NAME
-    owner = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": process_start(os.getpid())})
-    while not _create(path, owner):
-        holder = _read(path)
-        if holder is None:
-            continue
-        if not _is_stale(holder, path):
-            raise InputError(
-                f"{path}: another run works in this folder ({_describe(holder)})",
-                "wait for it or stop it; or give this one another folder with --out",
-            )
-        report(f"taking over from a run that is gone ({_describe(holder)})")
-        _take_away(path, holder)
+    pid = os.getpid()
+    me = {"pid": pid, "host": socket.gethostname(), "started": process_start(pid), "run": uuid.uuid4().hex}
+    owner = json.dumps(me)
     try:
+        while not _create(path, owner):
+            holder = _read(path)
+            if holder is None:
+                continue
+            if not _is_stale(holder, path):
+                raise InputError(
+                    f"{path}: another run works in this folder ({_describe(holder)})",
+                    "wait for it or stop it; or give this one another folder with --out",
+                )
+            report(f"taking over from a run that is gone ({_describe(holder)})")
+            _take_away(path, holder)
+        _remove_leftovers(path)
         yield
     finally:
         if _read(path) == owner:
@@ -74,7 +78,7 @@ def _create_plainly(path: Path, owner: str) -> bool:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except (FileNotFoundError, PermissionError):  # Windows refuses to read what is being deleted
         return None
 
@@ -101,6 +105,14 @@ def _take_away(path: Path, holder: str) -> None:
             with suppress(FileExistsError):
                 os.link(aside, path)
         disk.remove(aside)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Delete what a process that was killed has left beside the lock; its number is in the name."""
+    for left in path.parent.glob(f"{path.name}.*"):
+        number = left.name[len(path.name) + 1 :].partition(".")[0]
+        if number.isdigit() and process_start(int(number)) is None:
+            disk.remove(left)
 
 
 def _describe(holder: str) -> str:

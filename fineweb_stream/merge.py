@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import disk
+from .errors import PrepareError
 from .executors import wait
 from .record import State
 from .shards import TRAIN_NAME, shard_path
@@ -30,12 +31,15 @@ def merge(
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
     n_shards = len(state.shard_sha256)
+    sizes = [shard_tokens * TOKEN_DTYPE.itemsize] * (n_shards - 1)
+    sizes.append(state.train_tokens * TOKEN_DTYPE.itemsize - sum(sizes))
+    _check_shards(folder, state, sizes, keep_shards)
     if not keep_shards:
         _remove_merged(folder, state, commit)
         if n_shards == 1:
             return state.shard_sha256[0]
     target = folder / TRAIN_NAME
-    n_merged = min(state.merged_shards * shard_tokens, state.train_tokens) * TOKEN_DTYPE.itemsize
+    n_merged = sum(sizes[: state.merged_shards])
     part = disk.Part(target, n_merged, is_hashed=False)
     digest, stop = hashlib.sha256(), threading.Event()
     with ThreadPoolExecutor(1, "hash") as hasher:
@@ -45,7 +49,7 @@ def merge(
                 shard = shard_path(folder, number)
                 wait(hashed, check)
                 hashed.result()
-                hashed = hasher.submit(_hash, digest, shard, shard.stat().st_size, stop)
+                hashed = hasher.submit(_hash, digest, shard, sizes[number], stop)
                 part.copy_from(shard, check)
                 part.sync()
                 state.merged_shards = number + 1
@@ -60,6 +64,20 @@ def merge(
             stop.set()
             part.close()
     return digest.hexdigest()
+
+
+def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: bool) -> None:
+    """Raise `PrepareError` unless every shard that is left to merge is there and whole."""
+    for number in range(state.merged_shards, len(sizes)):
+        path, part = shard_path(folder, number), disk.part_path(folder / TRAIN_NAME)
+        if number == 0 and not keep_shards and not path.exists() and (part.exists() or (folder / TRAIN_NAME).exists()):
+            continue  # it is the beginning of train.bin already
+        n_bytes = path.stat().st_size if path.exists() else 0
+        if n_bytes != sizes[number]:
+            raise PrepareError(
+                f"{path}: holds {n_bytes:,} bytes, but the record of the run says {sizes[number]:,}",
+                "the file was changed by something else: start over with --overwrite",
+            )
 
 
 def _remove_merged(folder: Path, state: State, commit: Callable[[], None]) -> None:

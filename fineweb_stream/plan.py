@@ -16,6 +16,7 @@ from .errors import DiskError, MemoryLimitError, RecordError
 from .guard import HIGH_SHARE, MB, MemoryGuard
 from .record import State
 from .settings import Settings
+from .storage import is_url
 from .units import format_duration, format_size
 from .vocab import TOKEN_DTYPE
 from .worker import Encoded, encode_block
@@ -29,7 +30,7 @@ TEXT_COST = 5
 """How many bytes a byte of text takes at most while it is read and encoded."""
 
 WINDOW_BYTES_PER_WORKER = 12 << 20
-N_SAMPLES = 64
+N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
 
 
 class MemoryPlan(NamedTuple):
@@ -93,14 +94,15 @@ class Estimate:
 
 def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
     """Encode samples spread over the inputs; None where there is nothing to sample (a stream)."""
-    step = max(len(sources) // N_SAMPLES, 1)
+    n_samples = N_REMOTE_SAMPLES if any(is_url(source.input.path) for source in sources) else N_SAMPLES
+    step = max(len(sources) // n_samples, 1)
     chosen = [source for source in sources[::step] if not source.input.is_stream]
     ratios: list[float] = []
     rates: list[float] = []
     n_text = n_tokens = size = expected = 0.0
     for source in chosen:
         tokens = n_bytes = 0
-        for block in source.sample(max(N_SAMPLES // len(chosen), 1)):
+        for block in source.sample(max(n_samples // len(chosen), 1)):
             if not rates:
                 _encode_sample(block, engine)  # the first call of all is slow: it is not what is timed
             start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any, TextIO
@@ -30,10 +31,13 @@ class Progress:
         self._bar = self._make_bar() if self._is_terminal and not quiet else None
 
     def update(self) -> None:
-        """Print if it is time to."""
+        """Print if it is time to; a terminal that is gone is no reason to stop."""
         now = time.monotonic()
-        if now < self._due or self._quiet:
-            return
+        if now >= self._due and not self._quiet:
+            with contextlib.suppress(OSError):
+                self._print(now)
+
+    def _print(self, now: float) -> None:
         self._due = now + (BAR_SECONDS if self._is_terminal else EVERY_SECONDS)
         if self._bar is not None:
             self._bar.n = min(self._state.input_bytes, self._total or self._state.input_bytes)
@@ -46,10 +50,11 @@ class Progress:
 
     def close(self) -> None:
         """Leave the terminal's line."""
-        if self._bar is not None:
-            self._bar.close()
-        elif self._is_terminal and not self._quiet:
-            self._stream.write("\r\x1b[K")
+        with contextlib.suppress(OSError):
+            if self._bar is not None:
+                self._bar.close()
+            elif self._is_terminal and not self._quiet:
+                self._stream.write("\r\x1b[K")
 
     def _line(self, now: float) -> str:
         n_done, elapsed = self._state.input_bytes, now - self._start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ class Record:
     settings: dict[str, Any]
     inputs: list[Input]
     state: State
+    names: list[str] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
 
     def write(self) -> None:
@@ -80,11 +82,12 @@ class Record:
             "format": FORMAT,
             "status": self.state.status,
             **self.about,
+            "names": self.names,
             "settings": self.settings,
             "inputs": [asdict(input) for input in self.inputs],
             "state": asdict(self.state),
         }
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(content | {"checksum": _checksum(content)}, indent=1, ensure_ascii=False) + "\n"
         disk.write_whole(self.path, text.encode("utf-8", "surrogateescape"))
 
     def differences(self, settings: dict[str, Any], inputs: list[Input]) -> list[str]:
@@ -126,12 +129,36 @@ def read_record(folder: Path) -> Record | None:
                 f"continue with that version, or {start_over}",
             )
         known = {f.name for f in fields(State)}
+        if content.pop("checksum") != _checksum(content):
+            raise ValueError("its checksum is not that of its content")
         state = State(**{name: value for name, value in content["state"].items() if name in known})
+        _check_state(state)
         inputs = [Input(**input) for input in content["inputs"]]
-        about = {k: v for k, v in content.items() if k not in ("format", "status", "settings", "inputs", "state")}
-        return Record(path, content["settings"], inputs, state, about)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if not isinstance(content["settings"], dict):
+            raise TypeError("settings")
+        about = {
+            k: v for k, v in content.items() if k not in ("format", "status", "names", "settings", "inputs", "state")
+        }
+        return Record(path, content["settings"], inputs, state, content["names"], about)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {error})", start_over) from None
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    """CRC-32 of the record's content in a canonical form: a record that was altered is no place to go on from."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def _check_state(state: State) -> None:
+    """Raise `TypeError` or `ValueError` for a state that no run has written."""
+    fresh = State()
+    for name, value in asdict(state).items():
+        if type(value) is not type(getattr(fresh, name)):
+            raise TypeError(name)
+        if isinstance(value, int | float) and value < 0:
+            raise ValueError(name)
+    if state.status not in (ENCODING, MERGING, DONE):
+        raise ValueError(f"status {state.status!r}")
 
 
 def portable(inputs: list[Input]) -> list[Input]:

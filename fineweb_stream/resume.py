@@ -15,10 +15,13 @@ from .errors import InputError, PrepareError
 from .record import DONE, ENCODING, RECORD_NAME, Record, State, portable, read_record
 from .settings import Settings
 from .shards import TRAIN_NAME, VAL_NAME, shard_path
+from .storage import is_url
 from .vocab import TOKEN_DTYPE
 
 
-def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], overwrite: bool, dry_run: bool) -> Record:
+def open_record(
+    folder: Path, settings: dict[str, Any], inputs: list[Input], names: list[str], overwrite: bool, dry_run: bool
+) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
     With `overwrite`, what another run has left is deleted (not with `dry_run`); an interrupted run of the same inputs
@@ -46,7 +49,19 @@ def open_record(folder: Path, settings: dict[str, Any], inputs: list[Input], ove
         )
     if not dry_run:
         clear(folder)
-    return Record(folder / RECORD_NAME, settings, portable(inputs), State())
+    return Record(folder / RECORD_NAME, settings, portable(inputs), State(), names)
+
+
+def recorded_inputs(folder: Path, names: list[str]) -> list[Input] | None:
+    """Return the inputs that an earlier run of the same names has found at URLs, at the version it found.
+
+    None where there is no such run, or a name is a local file's.
+    """
+    with contextlib.suppress(PrepareError):
+        record = read_record(folder)
+        if record and record.names == names and all(is_url(input.path) for input in record.inputs):
+            return record.inputs
+    return None
 
 
 def reopen(folder: Path, record: Record, settings: Settings) -> None:

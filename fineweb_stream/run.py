@@ -6,7 +6,6 @@ import functools
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -16,9 +15,10 @@ import numpy as np
 from . import disk, report
 from .ahead import read_ahead
 from .blocks import Block, Source
-from .changes import ChangeLog, locate
-from .errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
-from .executors import Window, WorkerError, local_executor, map_ordered
+from .changes import ChangeLog
+from .errors import InputError, Interrupted, MemoryLimitError, PrepareError
+from .executors import Window, local_executor, map_ordered
+from .failures import explain
 from .guard import MemoryGuard, Step, release_memory, return_large_blocks
 from .merge import merge
 from .plan import MemoryPlan
@@ -31,13 +31,13 @@ from .signals import Signals
 from .splits import Split, split_documents, split_text
 from .storage import check_unchanged
 from .vocab import EOT_ID, TOKEN_DTYPE
+from .waiting import notices, stopping
 from .worker import Encoded, encode_block, get_encoder
 
 COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
 
 BLOCKS_PER_WORKER = 3
-LOG_NAME = "prepare.log"
 
 
 class Run:
@@ -88,7 +88,12 @@ class Run:
                         self._encode(pool, is_local=True)
             self._merge()
         except BaseException as error:
-            raise self._explain(error) from error
+            shown = explain(error, state, self._sources, self._folder)
+            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
+                shown.saved = self._saved()
+            raise shown from error
+        finally:
+            stopping.set()
         for line in report.result(self._folder, self._record):
             self._say(line)
 
@@ -152,6 +157,8 @@ class Run:
         if step is not Step.RUN and guard.used_bytes != self._trimmed_at:
             release_memory()
             self._trimmed_at = guard.used_bytes
+        while not notices.empty():
+            self._say(notices.get())
         report.add_sample(state, state.seconds + time.monotonic() - self._clock, guard.used_bytes)
         if step is Step.STOP:
             raise MemoryLimitError(
@@ -159,13 +166,15 @@ class Run:
             )
 
     def _blocks(self) -> Iterator[Block]:
-        """Return the blocks that are left; no input may change while it is read."""
+        """Yield the blocks that are left; no input may change while it is read."""
         sources = self._sources[self._state.input :]
         starts = [self._state.offset] + [0] * len(sources)
         makers = [functools.partial(_source_blocks, *pair) for pair in zip(sources, starts, strict=False)]
         if any(source.input.compression for source in sources):
-            return read_ahead(makers, self._plan.n_workers)
-        return (block for make in makers for block in make())
+            yield from read_ahead(makers, self._plan.n_workers)
+        else:
+            for make in makers:
+                yield from make()
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
         """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
@@ -259,38 +268,6 @@ class Run:
                 state.outputs[name] |= {"tokens": n, "bytes": n * TOKEN_DTYPE.itemsize}
             state.status = DONE
             self._write_record()
-
-    def _explain(self, error: BaseException) -> BaseException:
-        """Return the error as the user shall see it: with the place, and what was saved."""
-        cause = error
-        if isinstance(error, WorkerError):
-            assert error.__cause__ is not None
-            cause = error.__cause__
-            if isinstance(cause, RecordError):
-                source = error.block.source
-                before = self._state.n_records if source.number == self._state.input else 0
-                place = locate(error.block, cause.record + before, cause.byte)
-                kind = MemoryLimitError if isinstance(cause, TooLargeError) else InputError
-                cause = kind(f"{place}: {cause.message}", cause.hint)
-            elif not isinstance(cause, PrepareError | Interrupted):
-                place = f"{error.block.source.input.path}, from {error.block.start:,} to {error.block.stop:,}"
-                cause = self._unexpected(cause, f"{place}: ")
-        elif not isinstance(cause, PrepareError | KeyboardInterrupt):
-            cause = self._unexpected(cause, "")
-        if isinstance(cause, PrepareError | Interrupted):
-            cause.saved = self._saved()
-        return cause
-
-    def _unexpected(self, error: BaseException, place: str) -> PrepareError:
-        """Keep the traceback in a file: the user sees one line."""
-        path = self._folder / LOG_NAME
-        detail = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        try:
-            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write("".join(traceback.format_exception(error)))
-        except OSError:
-            return PrepareError(f"{place}{detail}", "the traceback could not be written")
-        return PrepareError(f"{place}{detail}", f"the traceback is in {path}")
 
     def _saved(self) -> str:
         state = self._state

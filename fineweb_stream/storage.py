@@ -1,4 +1,4 @@
-"""Where inputs' bytes come from: files, which any worker can open again, and streams, which pass once."""
+"""Where inputs' bytes come from: files here or at a URL, which any worker can open, and streams, which pass once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from .blocks import Block, Input, Source
 from .compressed import CompressedFile
@@ -17,6 +17,11 @@ from .errors import InputError
 STDIN = "-"
 _HEAD_BYTES = 1 << 20
 SAMPLE_BYTES = 1 << 15
+
+
+def is_url(path: str) -> bool:
+    """Tell whether an input is not a local file."""
+    return "://" in path
 
 
 class InputFile:
@@ -100,12 +105,18 @@ def open_input(input: Input, start: int = 0) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be."""
     if input.path == STDIN:
         return InputFile(input, sys.stdin.buffer, start, stdin_head())
-    file = open_file(input)
-    return InputFile(input, CompressedFile(file, input.path, input.compression) if input.compression else file, start)
+    if input.compression:
+        file = open_file(input, buffer_bytes=1 << 20)
+        return InputFile(input, CompressedFile(file, input.path, input.compression), start)
+    return InputFile(input, open_file(input), start)
 
 
-def open_file(input: Input) -> BinaryIO:
-    """Open an input's file; `InputError` says why it cannot be."""
+def open_file(input: Input, buffer_bytes: int = 0) -> BinaryIO:
+    """Open an input's file; `InputError` says why it cannot be. Of a URL, `buffer_bytes` are read ahead."""
+    if is_url(input.path):
+        from .remote import RemoteReader  # it loads what speaks to networks
+
+        return cast(BinaryIO, RemoteReader(input.path, input.modified, input.size, buffer_bytes))
     try:
         return Path(input.path).open("rb")
     except OSError as error:
@@ -117,6 +128,10 @@ def read_block(block: Block) -> bytes:
     if block.data is not None:
         return bytes(block.data)
     input = block.source.input
+    if is_url(input.path):
+        from .remote import read_remote
+
+        return read_remote(input.path, input.modified, input.size, block.start, block.stop)
     with open_file(input) as file:
         file.seek(block.start)
         data = file.read(block.stop - block.start)
@@ -129,6 +144,10 @@ def check_unchanged(input: Input) -> None:
     """Raise `InputError` when a file is not what it was when the run looked at it first."""
     if input.path == STDIN or input.format == "demo":
         return
+    if is_url(input.path):
+        from .remote import check_remote
+
+        return check_remote(input.path, input.modified, input.size)
     try:
         info = Path(input.path).stat()
         now = (info.st_size, str(info.st_mtime_ns))

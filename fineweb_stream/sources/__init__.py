@@ -37,7 +37,8 @@ def make_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
             sources.append(JsonLines(number, input, options))
         elif input.format == "parquet":
             parquet = Parquet(number, input, options)
-            check_parquet(parquet)
+            if not any(isinstance(source, Parquet) for source in sources):
+                check_parquet(parquet)  # the others' turn comes: opening thousands would take its time
             sources.append(parquet)
         else:
             sources.append(SeparatedText(number, input, options))

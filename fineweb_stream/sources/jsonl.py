@@ -12,7 +12,7 @@ from ..errors import RecordError
 from ..storage import InputFile, open_input, read_block, sample_blocks
 from .decoding import BOM, decode
 
-_SCAN_BYTES = 1 << 18
+_SCAN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MAX_ROW_GROUP_BYTES = 8 << 20
 """A row group with more text than this is decoded batch by batch (bytes, decompressed)."""
 
+STREAM_BUFFER_BYTES = 2 << 20
+"""How much of a large column chunk is read at a time."""
+
 _BATCH_ROWS = 64
 
 
@@ -99,7 +102,7 @@ class Parquet:
         import pyarrow as pa
 
         with open_file(self.input) as file:
-            batches = _open(file, metadata, buffer_bytes=1 << 20).iter_batches(
+            batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
                 batch_size=_BATCH_ROWS, row_groups=[group], columns=[self.options.text_column], use_threads=False
             )
             held: list[pa.Array] = []

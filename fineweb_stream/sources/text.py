@@ -21,7 +21,7 @@ MAX_RUN_BYTES = 1 << 20
 STREAM_HEAD_BYTES = 32 << 20
 """How far into a stream its validation split is looked for (bytes)."""
 
-_SCAN_BYTES = 1 << 20
+_SCAN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)

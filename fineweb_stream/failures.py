@@ -1,0 +1,51 @@
+"""What stopped a run -> the error that its user sees: with the file and the place in it, and never a traceback."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from .blocks import Source
+from .changes import locate
+from .errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
+from .executors import WorkerError
+from .record import State
+from .storage import check_unchanged
+
+LOG_NAME = "prepare.log"
+
+
+def explain(error: BaseException, state: State, sources: Sequence[Source], folder: Path) -> BaseException:
+    """Return the error to show for one that ended a run; the traceback of an unexpected one goes into `prepare.log`."""
+    if not isinstance(error, WorkerError):
+        if isinstance(error, PrepareError | KeyboardInterrupt):
+            return error
+        return _unexpected(error, f"{sources[state.input].input.path}, after {state.offset:,}: ", folder)
+    cause, source = error.__cause__, error.block.source
+    assert cause is not None
+    try:
+        check_unchanged(source.input)
+    except InputError as changed:  # then whatever else went wrong comes of that
+        return changed
+    if isinstance(cause, RecordError):
+        n_before = state.n_records if source.number == state.input else 0
+        kind = MemoryLimitError if isinstance(cause, TooLargeError) else InputError
+        place = locate(error.block, cause.record + n_before, cause.byte)
+        return kind(f"{place}: {cause.message}", cause.hint)
+    if isinstance(cause, PrepareError | Interrupted):
+        return cause
+    unit = "rows" if source.unit == "row" else "bytes"
+    place = f"{source.input.path}, {unit} {error.block.start:,} to {error.block.stop:,}: "
+    return _unexpected(cause, place, folder)
+
+
+def _unexpected(error: BaseException, place: str, folder: Path) -> PrepareError:
+    path = folder / LOG_NAME
+    first_line = str(error).partition("\n")[0]
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return PrepareError(f"{place}{type(error).__name__}: {first_line}", "the traceback could not be written")
+    return PrepareError(f"{place}{type(error).__name__}: {first_line}", f"the traceback is in {path}")

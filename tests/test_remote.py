@@ -1,0 +1,664 @@
+"""Remote inputs: what names stand for, and reads that are right or refused, however the network behaves."""
+
+from __future__ import annotations
+
+import random
+import socket
+import ssl
+import threading
+import time
+import traceback
+import urllib.error
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fineweb_stream import hub as transport
+from fineweb_stream import remote, waiting
+from fineweb_stream.errors import InputError, PrepareError, RemoteError
+from fineweb_stream.listing import RemoteFile, is_remote, list_remote
+from fineweb_stream.remote import RemoteReader, check_remote
+
+from .hub_server import BAD_TOKEN, ENTRY_NOT_FOUND, GATED, NO_TOKEN, Fault, HubServer, rate_limited
+
+DATA = random.Random(6).randbytes(300_000)
+NAME = "hf://datasets/owner/name"
+TOKEN = "hf_secretsecret"
+
+
+class Waits(list[tuple[float, str]]):
+    """A `Waiter` that notes what it is asked for, and does not wait."""
+
+    def __call__(self, seconds: float, what: str) -> None:
+        self.append((seconds, what))
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No token and no settings of the machine's own."""
+    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "no home"))
+    monkeypatch.setenv("no_proxy", "*")
+    while not waiting.notices.empty():
+        waiting.notices.get()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A dataset of files that are usable, and some that are not."""
+    repo = tmp_path / "served" / "owner" / "name"
+    (repo / "data" / "x y").mkdir(parents=True)
+    (repo / "README.md").write_text("hello\n")
+    (repo / "data" / "a.parquet").write_bytes(DATA)
+    (repo / "data" / "b.jsonl").write_bytes(b"{}\n")
+    (repo / "data" / "c.png").write_bytes(b"no text")
+    (repo / "data" / "x y" / "d#1.txt.gz").write_bytes(b"d")
+    return tmp_path / "served"
+
+
+@pytest.fixture
+def hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with HubServer(folder) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+@pytest.fixture(params=["hf", "http", "cdn"])
+def file(request: pytest.FixtureRequest, hub: HubServer) -> RemoteFile:
+    """`a.parquet`, by each of the ways to it."""
+    hub.cdn = request.param == "cdn"
+    (file,) = list_remote(
+        f"{hub.url}/files/owner/name/data/a.parquet" if request.param == "http" else f"{NAME}/data/a*"
+    )
+    hub.log.clear()
+    return file
+
+
+def read(file: RemoteFile, start: int, stop: int, wait: Any) -> bytes:
+    return remote.read_remote(file.url, file.version, file.size, start, stop, wait)
+
+
+def fail_bodies(hub: HubServer, faults: list[Fault]) -> None:
+    """Let the requests fail that are answered with content, not those that are redirected."""
+    hub.faults = lambda request: None if hub.cdn and "/resolve/" in request.path else faults.pop(0) if faults else None
+
+
+def paths(files: list[RemoteFile]) -> list[str]:
+    return sorted(file.url.partition("@")[2].partition("/")[2] for file in files)
+
+
+# Names
+
+
+def test_is_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemes and short names are remote; paths of any system are not, and neither is a file called like a corpus."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("hf://datasets/a/b", "https://h/f", "s3://b/k", "gs://b", "memory://x", "fineweb:CC-MAIN-2024-10"):
+        assert is_remote(name)
+    for name in ("C:\\x", "C:/x", "c://x", "a.txt", "-", "", "fineweb-edu.txt", "fineweb-edux", "./fineweb", "x:y"):
+        assert not is_remote(name)
+    assert is_remote("fineweb-edu")
+    Path("fineweb-edu").mkdir()
+    assert not is_remote("fineweb-edu")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("fineweb-edu:sample-10BT", "fineweb-edu/sample/10BT"),
+        ("fineweb-edu:sample-350BT", "fineweb-edu/sample/350BT"),
+        ("fineweb:sample-100BT", "fineweb/sample/100BT"),
+        ("fineweb-edu:CC-MAIN-2024-10", "fineweb-edu/data/CC-MAIN-2024-10"),
+        ("fineweb-edu", "fineweb-edu/data"),
+        ("fineweb-2:deu_Latn", "fineweb-2/data/deu_Latn/train"),
+    ],
+)
+def test_short_names(hub: HubServer, name: str, path: str) -> None:
+    """A short name is a folder of a dataset of HuggingFaceFW."""
+    repo, _, subfolder = path.partition("/")
+    (hub.folder / "HuggingFaceFW" / path).mkdir(parents=True)
+    (hub.folder / "HuggingFaceFW" / path / "0.parquet").write_bytes(b"0")
+    (hub.folder / "HuggingFaceFW" / repo / "other.parquet").write_bytes(b"1")
+    sha = hub.commit(f"HuggingFaceFW/{repo}")
+    assert [file.url for file in list_remote(name)] == [
+        f"hf://datasets/HuggingFaceFW/{repo}@{sha}/{subfolder}/0.parquet"
+    ]
+
+
+@pytest.mark.parametrize("name", ["fineweb-2", "fineweb-2:german", "fineweb-edu:10BT", "fineweb:"])
+def test_short_names_that_are_none(name: str) -> None:
+    """What looks like a short name and is none is told what there is, without asking the network."""
+    if name == "fineweb:":
+        assert is_remote(name)
+        return
+    with pytest.raises(InputError, match=r"fineweb-2:deu_Latn|sample-10BT"):
+        list_remote(name)
+
+
+# Listing
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 1000])
+def test_list(folder: Path, monkeypatch: pytest.MonkeyPatch, page_size: int) -> None:
+    """Folders give their usable files at any depth, globs and files what they name, whatever the size of a page."""
+    all_usable = ["data/a.parquet", "data/b.jsonl", "data/x y/d#1.txt.gz"]
+    with HubServer(folder, page_size=page_size) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        for name, want in {
+            "": all_usable,
+            "/": all_usable,
+            "/data": all_usable,
+            "/data/": all_usable,
+            "@main/data/x y": all_usable[2:],
+            "/data/*": ["data/a.parquet", "data/b.jsonl", "data/c.png"],
+            "/data/[!b].p*": ["data/a.parquet", "data/c.png"],
+            "/**/?.p*t": ["data/a.parquet"],
+            "/**": ["README.md", *all_usable[:2], "data/c.png", *all_usable[2:]],
+            "/data/**/d#*": all_usable[2:],
+            "/data/c.png": ["data/c.png"],
+            "/README.md": ["README.md"],
+        }.items():
+            assert paths(list_remote(NAME + name)) == want, name
+        (d,) = list_remote(f"{NAME}/data/x y/d#1.txt.gz")
+        assert remote.read_remote(d.url, d.version, d.size, 0, 1) == b"d"
+
+
+def test_list_as_the_real_client(hub: HubServer) -> None:
+    """Sizes, hashes, commit and bytes are those of huggingface_hub."""
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    fs = huggingface_hub.HfFileSystem(endpoint=hub.url, token=False, skip_instance_cache=True)
+    files = list_remote(f"{NAME}/**")
+    found = fs.find("datasets/owner/name", detail=True)
+    assert sorted(file.url.partition("@")[2].partition("/")[2] for file in files) == sorted(
+        path.removeprefix("datasets/owner/name/") for path in found
+    )
+    for file in files:
+        info = fs.info(file.url.removeprefix("hf://"))
+        assert (file.size, file.version) == (info["size"], (info["lfs"] or {}).get("sha256") or info["blob_id"])
+        assert read(file, 0, file.size, None) == fs.cat_file(file.url.removeprefix("hf://"))
+
+
+def test_pinned(hub: HubServer, folder: Path) -> None:
+    """Main moves, and what was listed is still read; a name may say the revision."""
+    (old,) = list_remote(f"{NAME}/data/a.parquet")
+    (folder / "owner/name/data/a.parquet").write_bytes(b"new")
+    new_sha = hub.commit("owner/name")
+    hub.commit("owner/name", "refs/pr/1")
+    (new,) = list_remote(f"{NAME}/data/a.parquet")
+    assert new.url == f"{NAME}@{new_sha}/data/a.parquet"
+    assert read(old, 0, old.size, None) == DATA
+    assert read(new, 0, 3, None) == b"new"
+    old_sha = old.url.partition("@")[2].partition("/")[0]
+    assert list_remote(f"{NAME}/data/a.parquet", revision=old_sha) == [old]
+    assert list_remote(f"{NAME}@{old_sha}/data/a.parquet") == list_remote(old.url) == [old]
+    for ref in ("refs/pr/1", "refs%2Fpr%2F1"):
+        assert list_remote(f"{NAME}@{ref}/data/a.parquet")[0].size == 3
+    check_remote(old.url, old.version, old.size)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{NAME}/absent", "no such file"),
+        (f"{NAME}/data/absent.txt", "no such file"),
+        (f"{NAME}/data/*.zip", "no such file"),
+        (f"{NAME}/data/[z-a]*", "not a pattern"),
+        (f"{NAME}@gone/data", r"HTTP 404 \(Invalid rev id\)"),
+        ("hf://datasets/owner/absent", "HTTP 401"),  # the Hub's answer to who is not logged in
+        ("hf://datasets/owner", "not a dataset"),
+        ("hf://owner/model/a.txt", "not a dataset"),
+        ("http://HOST/files/absent.txt", "HTTP 404"),
+        ("http://HOST/files/*.txt", "does not list"),
+        ("http://HOST/files/", "does not list"),
+        ("http:///a.txt", "no address"),
+        ("http://HOST:port/a.txt", "not an address"),
+    ],
+)
+def test_no_such_thing(hub: HubServer, name: str, message: str) -> None:
+    """What is not there is refused at once, by name."""
+    start = time.monotonic()
+    with pytest.raises(InputError, match=message) as caught:
+        list_remote(name.replace("http://HOST", hub.url))
+    assert caught.value.exit_status == 2 and caught.value.hint
+    assert time.monotonic() - start < 5
+
+
+def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HF_HUB_OFFLINE is obeyed."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for action in (list_remote, lambda name: read(RemoteFile(f"{name}/a.txt", 1, ""), 0, 1, None)):
+        with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
+            action(NAME)
+
+
+def test_no_network(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    """Where nothing answers, listing gives up soon, though reading would be patient."""
+    monkeypatch.setattr(transport, "CONTACT_SECONDS", 0.1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        for name in (NAME, f"{url}/a.txt"):
+            with pytest.raises(RemoteError, match="check the network"):
+                list_remote(name, wait=waits)
+
+
+def test_network_that_swallows(monkeypatch: pytest.MonkeyPatch, waits: Waits, hub: HubServer) -> None:
+    """Where a connection neither fails nor is answered, listing gives up soon as well."""
+    monkeypatch.setattr(transport, "CONTACT_SECONDS", 0.2)
+    released = threading.Event()
+
+    def connect(*_: object) -> None:
+        released.wait(20)
+        raise OSError("too late")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    start = time.monotonic()
+    with pytest.raises(RemoteError, match="timeout"):
+        list_remote(NAME, wait=waits)
+    assert time.monotonic() - start < 5
+    released.set()
+
+
+def test_listing_is_patient(hub: HubServer, waits: Waits) -> None:
+    """A Hub that answers, if only 503, is waited for while it lists too."""
+    hub.faults = [Fault(503), None, rate_limited(30), Fault(cut=3)]
+    assert len(list_remote(NAME, wait=waits)) == 3
+    assert [what.partition(": ")[2] for _, what in waits] == ["HTTP 503", "HTTP 429", "hung up"]
+
+
+def test_http_without_head(hub: HubServer) -> None:
+    """A server that refuses HEAD is asked for one byte instead."""
+    url = f"{hub.url}/files/owner/name/data/a.parquet"
+    hub.faults = lambda request: Fault(403) if request.method == "HEAD" else None
+    (file,) = list_remote(url)
+    assert (file.size, hub.log[-1].n_bytes) == (len(DATA), 1)
+    hub.faults = []
+    assert list_remote(url) == [file]
+    check_remote(*(file.url, file.version, file.size))
+
+
+# Reading
+
+
+def test_cuts(hub: HubServer, file: RemoteFile, waits: Waits) -> None:
+    """Bodies cut at 100 random places give the same bytes, and no byte is fetched twice."""
+    rng = random.Random(1)
+    hub.faults = lambda request: None if "/resolve/" in request.path and hub.cdn else Fault(cut=rng.randrange(5000))
+    for _ in range(2):
+        start, stop = sorted(rng.sample(range(len(DATA)), 2))
+        stop = max(stop, min(start + 125_000, len(DATA)))
+        hub.log.clear()
+        assert read(file, start, stop, waits) == DATA[start:stop]
+        assert sum(request.n_bytes for request in hub.log) == stop - start
+    assert len(waits) > 50
+
+
+FAULTS = [Fault(503), Fault(500), Fault(408), Fault(cut=-1), Fault(cut=0), Fault(cut=70), Fault(short=9)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_passing_faults(hub: HubServer, file: RemoteFile, waits: Waits, fault: Fault) -> None:
+    """What passes is waited for, longer each time while no byte comes."""
+    fail_bodies(hub, [fault] * 3)
+    assert read(file, 1000, 2000, waits) == DATA[1000:2000]
+    assert len(waits) == 3
+    if not (fault.cut or 0) > 0 and fault.short is None:
+        assert [round(seconds / 1.125) for seconds, _ in waits] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(("value", "least"), [("7", 7), ("0", 1), (formatdate(time.time() + 90), 60), ("soon", 1)])
+def test_retry_after(hub: HubServer, file: RemoteFile, waits: Waits, value: str, least: float) -> None:
+    """The server says when to come back, in seconds or as a date."""
+    hub.faults = [Fault(429, {"Retry-After": value})]
+    assert read(file, 0, 10, waits) == DATA[:10]
+    ((seconds, what),) = waits
+    assert least <= seconds <= least * 1.25 + 40 * (least == 60)
+    assert what.endswith(": HTTP 429")
+
+
+@pytest.mark.parametrize("cut", [None, 500])
+def test_stall(
+    hub: HubServer, file: RemoteFile, waits: Waits, monkeypatch: pytest.MonkeyPatch, cut: int | None
+) -> None:
+    """A server that says nothing any more is asked again for the rest."""
+    monkeypatch.setattr(transport, "TIMEOUT_SECONDS", 0.2)
+    fail_bodies(hub, [Fault(stall=60, cut=cut)])
+    assert read(file, 100, 2000, waits) == DATA[100:2000]
+    assert {what.partition(": ")[2] for _, what in waits} == {"timeout"}
+
+
+def test_pause(hub: HubServer) -> None:
+    """A real wait is announced, once for all threads that wait for the same."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    failing = {0, 100, 200}
+    hub.faults = lambda request: Fault(503) if request.start in failing and not failing.discard(request.start) else None
+    barrier = threading.Barrier(3)
+
+    def wait(seconds: float, what: str) -> None:
+        barrier.wait(20)
+        waiting.pause(seconds, what)
+
+    start = time.monotonic()
+    threads = [threading.Thread(target=read, args=(file, i, i + 1, wait)) for i in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start >= 1
+    assert waiting.notices.get() == f"waiting for {hub.url.removeprefix('http://')}: HTTP 503, again in 1 s"
+    assert waiting.notices.empty()
+
+
+def test_stopping(hub: HubServer, file: RemoteFile) -> None:
+    """A thread that waits leaves when the run ends, and no further read begins."""
+    hub.faults = [Fault(429, {"Retry-After": "100"})]
+    timer = threading.Timer(0.1, waiting.stopping.set)
+    timer.start()
+    try:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                remote.read_remote(file.url, file.version, file.size, 0, 10)
+        assert len(hub.log) == 1
+    finally:
+        timer.join()
+        waiting.stopping.clear()
+
+
+def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a new byte reading gives up, says so and how to go on; no wait is longer than the patience."""
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.1)
+    for fault in (Fault(503), rate_limited(1000), Fault(cut=-1), Fault(cut=0)):
+        hub.faults = lambda request, fault=fault: fault  # type: ignore[misc]
+        start = time.monotonic()
+        with pytest.raises(RemoteError, match="the same command continues") as caught:
+            remote.read_remote(file.url, file.version, file.size, 0, 10)
+        assert 0.1 <= time.monotonic() - start < 5
+        assert isinstance(caught.value, PrepareError) and caught.value.exit_status == 1
+
+
+def test_patience_is_for_each_byte(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow network that still brings bytes is never given up."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 1.0)
+    hub.faults = lambda request: Fault(cut=1)
+    assert read(file, 0, 10, lambda seconds, what: time.sleep(0.15)) == DATA[:10]
+
+
+@pytest.mark.parametrize(
+    ("fault", "hint"),
+    [
+        (NO_TOKEN, "hf auth login, or set HF_TOKEN"),
+        (BAD_TOKEN, "hf auth login, or set HF_TOKEN"),
+        (GATED, "accept its terms at https://huggingface.co/datasets/owner/name"),
+        (ENTRY_NOT_FOUND, "check the name"),
+        (Fault(410), "does not serve it"),
+        (Fault(416), "changed while it was read"),
+    ],
+)
+def test_refusals(hub: HubServer, waits: Waits, fault: Fault, hint: str) -> None:
+    """What waiting does not mend fails at once, while listing and while reading, with the way out."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    start = time.monotonic()
+    for action in (lambda: read(file, 0, 10, waits), lambda: list_remote(NAME, wait=waits)):
+        hub.faults = [fault]
+        with pytest.raises(InputError, match=f"HTTP {fault.status}") as caught:
+            action()
+        assert hint in caught.value.hint and caught.value.exit_status == 2
+    assert not waits and time.monotonic() - start < 5
+
+
+def test_refusals_of_web_servers(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on the Hub nobody is told to log in to it."""
+    monkeypatch.setenv("HF_ENDPOINT", "https://example.org")
+    hub.faults = [Fault(401)] * 2
+    with pytest.raises(InputError) as caught:
+        list_remote(f"{hub.url}/files/owner/name/data/a.parquet?signature=secret")
+    assert "HTTP 401" in str(caught.value) and "hf auth" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_ignored_range(hub: HubServer, file: RemoteFile, waits: Waits) -> None:
+    """A server that sends all where a part was asked is refused; where all was asked that is an answer."""
+    hub.faults = lambda request: Fault(no_range=True)
+    assert read(file, 0, file.size, waits) == DATA
+    with pytest.raises(InputError, match="does not serve parts"):
+        read(file, 10, 20, waits)
+    assert not waits
+
+
+def test_changed(hub: HubServer, file: RemoteFile, folder: Path, waits: Waits) -> None:
+    """Another ETag or size is refused, also in the middle of a read."""
+    hub.faults = lambda request: Fault(headers={"ETag": '"other"', "X-Linked-Etag": '"other"'})
+    with pytest.raises(InputError, match="changed") as caught:
+        read(file, 0, 10, waits)
+    assert caught.value.exit_status == 2
+    hub.faults = [*([None] if hub.cdn else []), Fault(cut=5), Fault(headers={"X-Linked-Etag": '"other"'})]
+    with pytest.raises(InputError, match="changed"):
+        read(file, 0, 10, waits)
+    if file.url.startswith("http"):
+        (folder / "owner/name/data/a.parquet").write_bytes(DATA[:-1])
+        for action in (read, lambda file, *_: check_remote(file.url, file.version, file.size)):
+            with pytest.raises(InputError, match="changed"):
+                action(file, 0, 10, waits)
+
+
+def test_last_modified(hub: HubServer, waits: Waits) -> None:
+    """Where a server has no ETags, its dates tell that a file changed; where it has neither, the size does."""
+    for date, other in [("Sat, 28 Nov 2026 00:00:00 GMT", "Sat, 28 Nov 2026 00:00:01 GMT"), ("", "")]:
+        hub.faults = lambda request, date=date: Fault(headers={"ETag": "", "Last-Modified": date})  # type: ignore[misc]
+        (file,) = list_remote(f"{hub.url}/files/owner/name/data/a.parquet")
+        assert file.version == date
+        assert read(file, 0, 10, waits) == DATA[:10]
+        hub.faults = lambda request, date=other: Fault(headers={"ETag": "", "Last-Modified": date})  # type: ignore[misc]
+        if date != other:
+            with pytest.raises(InputError, match="changed"):
+                read(file, 0, 10, waits)
+        with pytest.raises(InputError, match="changed"):
+            read(RemoteFile(file.url, file.size + 1, file.version), 0, 10, waits)
+
+
+def test_certificate(waits: Waits) -> None:
+    """A certificate that is not trusted is not waited for."""
+
+    def attempt() -> None:
+        raise urllib.error.URLError(ssl.SSLCertVerificationError(1, "self-signed"))
+
+    url = "https://example.org/a.txt"
+    with pytest.raises(InputError, match="certificate is not trusted") as caught:
+        transport.with_patience(url, transport.Patience(url, waits), attempt)
+    assert "SSL_CERT_FILE" in caught.value.hint and not waits
+
+
+def test_other_etags_of_a_cdn(hub: HubServer, waits: Waits) -> None:
+    """Where the Hub redirects to, files have ETags of that server's own: they say nothing."""
+    hub.cdn = True
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    hub.faults = lambda request: Fault(headers={"ETag": '"1-of-s3"'}) if "cdn" in request.path else None
+    assert read(file, 0, 10, waits) == DATA[:10]
+
+
+def test_expired_address(hub: HubServer, waits: Waits) -> None:
+    """A CDN refuses an address whose time is over: the Hub gives a new one."""
+    hub.cdn = True
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    hub.faults = [None, Fault(403)]
+    assert read(file, 0, 10, waits) == DATA[:10]
+    assert len(waits) == 1
+
+
+# The token
+
+
+@pytest.mark.parametrize("place", ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME"])
+def test_token(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The token comes from the usual places, goes to the endpoint, and neither to the CDN nor to other servers."""
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("HF_HOME", "/nowhere")
+    value = {"HF_TOKEN": TOKEN, "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HOME": str(tmp_path)}[place]
+    monkeypatch.setenv(place, value)
+    with HubServer(folder, token=TOKEN, cdn=True) as hub, HubServer(folder) as other:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        (file,) = list_remote(f"{NAME}/data/a.parquet")
+        assert read(file, 5, 10, None) == DATA[5:10]
+        assert [request.token for request in hub.log] == [TOKEN] * (len(hub.log) - 1) + [None]
+        assert (hub.log[-1].path.split("/")[1], hub.log[-1].status) == ("cdn", 206)
+        list_remote(f"{other.url}/files/owner/name/data/a.parquet")
+        other.faults = [Fault(302, {"Location": f"{hub.url}/datasets/owner/name/resolve/main/README.md"})]
+        assert list_remote(f"{other.url}/x")[0].size == 6
+        assert {request.token for request in other.log} == {None}
+        assert hub.log[-1].token == TOKEN
+
+
+def test_token_is_never_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    """No error has the token, not even when the server repeats it or it is malformed."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.1)
+    for token in (TOKEN, f"{TOKEN}\nhf_more", f"{TOKEN}é"):
+        monkeypatch.setenv("HF_TOKEN", token)
+        for status in (401, 403, 404, 418, 503):
+            hub.faults = lambda request, status=status: Fault(status, {"X-Error-Message": f"no: {TOKEN}"})  # type: ignore[misc]
+            with pytest.raises(PrepareError) as caught:
+                read(file, 0, 10, waits)
+            assert TOKEN not in "".join(traceback.format_exception(caught.value))
+    assert not any(TOKEN in what for _, what in waits)
+
+
+# Other schemes
+
+
+def test_fsspec(waits: Waits) -> None:
+    """Any other scheme is read by fsspec: files, folders and globs; what changed or is gone is refused."""
+    fsspec = pytest.importorskip("fsspec")
+    fs = fsspec.filesystem("memory")
+    try:
+        for name in ("a.txt", "b.jsonl.zst", "c.png", "deep/d.parquet"):
+            fs.pipe_file(f"/remote/{name}", DATA[:1000])
+        names = {
+            "memory://remote": ["a.txt", "b.jsonl.zst", "deep/d.parquet"],
+            "memory://remote/": ["a.txt", "b.jsonl.zst", "deep/d.parquet"],
+            "memory://remote/*": ["a.txt", "b.jsonl.zst", "c.png"],
+            "memory://remote/c.png": ["c.png"],
+        }
+        for name, want in names.items():
+            assert sorted(f.url for f in list_remote(name)) == [f"memory://remote/{path}" for path in want]
+        (file,) = list_remote("memory://remote/a.txt")
+        assert list_remote(file.url) == [file] and file.version
+        assert read(file, 10, 90, waits) == DATA[10:90]
+        check_remote(file.url, file.version, file.size)
+        fs.pipe_file("/remote/a.txt", DATA[:50])
+        for action in (read, lambda file, *_: check_remote(file.url, file.version, file.size)):
+            with pytest.raises(InputError, match="changed"):
+                action(file, 10, 90, waits)
+        fs.rm("/remote", recursive=True)
+        with pytest.raises(InputError, match="no such file"):
+            read(file, 0, 1, waits)
+        with pytest.raises(InputError, match="no such file"):
+            list_remote("memory://remote/*")
+    finally:
+        fs.store.clear()
+
+
+def test_fsspec_patience(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    """Network errors of other schemes are waited out; others are told."""
+    memory = pytest.importorskip("fsspec.implementations.memory")
+    errors: list[Exception] = [ConnectionResetError(), TimeoutError(), RuntimeError("of some package's own")]
+    monkeypatch.setattr(
+        memory.MemoryFileSystem, "cat_file", lambda *_, **__: DATA[:5] if not errors else _raise(errors)
+    )
+    file = RemoteFile("memory://x", 10, "")
+    assert read(file, 0, 5, waits) == DATA[:5]
+    assert len(waits) == 3 and "own" in waits[0][1]
+    errors[:] = [PermissionError()]
+    with pytest.raises(InputError, match="access denied"):
+        read(file, 0, 5, waits)
+
+
+def _raise(errors: list[Exception]) -> bytes:
+    raise errors.pop()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("s3://b/k", "pip install fsspec s3fs"), ("gs://b", "pip install fsspec gcsfs")]
+)
+def test_missing_package(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) -> None:
+    """A package that is missing is named with the command that installs it."""
+    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    with pytest.raises(InputError) as caught:
+        list_remote(name)
+    assert caught.value.hint == hint
+    with pytest.raises(InputError, match=r"pip install fsspec$"):
+        list_remote("memory://x")
+
+
+# The file object
+
+
+@pytest.mark.parametrize("buffer_bytes", [0, 1, 1000, 1 << 20])
+def test_reader(hub: HubServer, buffer_bytes: int) -> None:
+    """Whatever the buffer, reads and seeks are those of a file."""
+    (remote_file,) = list_remote(f"{NAME}/data/a.parquet")
+    local = (hub.folder / "owner/name/data/a.parquet").open("rb")
+    rng = random.Random(buffer_bytes)
+    with local, RemoteReader(remote_file.url, remote_file.version, remote_file.size, buffer_bytes) as reader:
+        for _ in range(60):
+            whence = rng.randrange(3)
+            position = rng.randrange(-500, 500) + (0, 0, len(DATA) // 2)[whence] * rng.choice([0, -1])
+            if (whence and local.tell() + position > 0) or position >= 0:
+                assert reader.seek(position, whence) == local.seek(position, whence)
+            n = rng.choice([0, 1, 7, 300, 3000])
+            assert reader.read(n) == local.read(n)
+            assert reader.tell() == local.tell()
+        reader.seek(-10, 2)
+        assert (reader.read(), reader.read(5), reader.closed) == (DATA[-10:], b"", False)
+        reader.seek(5)
+        buffer = bytearray(10)
+        assert (reader.readinto(buffer), bytes(buffer)) == (10, DATA[5:15])
+    assert reader.closed
+    with pytest.raises(ValueError, match="closed"):
+        reader.read(1)
+
+
+def test_reader_requests(hub: HubServer, file: RemoteFile) -> None:
+    """Small reads share a request; without a buffer each is exact."""
+    hub.cdn = False
+    for buffer_bytes, n_requests, n_bytes in [(100_000, 1, 100_000), (0, 10, 10_000)]:
+        hub.log.clear()
+        with RemoteReader(file.url, file.version, file.size, buffer_bytes) as reader:
+            assert b"".join(reader.read(1000) for _ in range(10)) == DATA[:10_000]
+        assert (len(hub.log), sum(request.n_bytes for request in hub.log)) == (n_requests, n_bytes)
+
+
+def test_parquet(hub: HubServer, file: RemoteFile, folder: Path) -> None:
+    """Pyarrow reads the same table through it, and only footer and text column travel, each chunk in one request."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    rng = random.Random(0)
+    texts = [rng.randbytes(50).hex() for _ in range(8000)]
+    table = pa.table({"id": [rng.randbytes(100).hex() for _ in texts], "text": texts, "n": range(8000)})
+    path = folder / "owner/name/data/a.parquet"
+    pq.write_table(table, path, row_group_size=2000)
+    hub.commit("owner/name")
+    (file,) = list_remote(file.url if file.url.startswith("http") else f"{NAME}/data/a.parquet")
+    hub.log.clear()
+    with RemoteReader(file.url, file.version, file.size, buffer_bytes=0) as reader:
+        parquet = pq.ParquetFile(reader, pre_buffer=False, buffer_size=0)
+        footer_bytes = sum(request.n_bytes for request in hub.log)
+        assert footer_bytes <= 70_000
+        hub.log.clear()
+        got = [parquet.read_row_group(i, ["text"], use_threads=False) for i in range(4)]
+    assert pa.concat_tables(got) == table.select(["text"])
+    chunks = [parquet.metadata.row_group(i).column(1) for i in range(4)]
+    reads = [request for request in hub.log if request.status == 206]
+    assert [request.n_bytes for request in reads] == [chunk.total_compressed_size for chunk in chunks]
+    assert sum(request.n_bytes for request in reads) < path.stat().st_size / 2
+    with RemoteReader(file.url, file.version, file.size) as reader:
+        assert pq.read_table(reader, use_threads=False) == table

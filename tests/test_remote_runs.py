@@ -1,0 +1,155 @@
+"""Whole runs over inputs at URLs: the bytes of a local run, whatever the network does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import hub, prepare, waiting
+from fineweb_stream.errors import InputError, Interrupted, PrepareError
+
+from .conftest import ROOT
+from .helpers import outputs, write_jsonl, write_parquet
+from .hub_server import NO_TOKEN, Fault, HubServer, rate_limited
+
+pytest.importorskip("pyarrow")
+DOCS = [f"Document {i} says it's {'more ' * (i % 200)}text of 漢字." for i in range(6000)]
+NAME = "hf://datasets/o/n/sample/10BT"
+
+
+@pytest.fixture
+def hub_folder(tmp_path) -> Path:
+    folder = tmp_path / "hub" / "o" / "n" / "sample" / "10BT"
+    folder.mkdir(parents=True)
+    for i in range(3):
+        write_parquet(folder / f"{i:03}.parquet", DOCS[i * 2000 : (i + 1) * 2000], row_group_size=250)
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def expected(hub_folder, tmp_path) -> dict[str, bytes]:
+    prepare(hub_folder / "o" / "n" / "sample" / "10BT", tmp_path / "expected", quiet=True)
+    return outputs(tmp_path / "expected")
+
+
+@pytest.fixture
+def server(hub_folder, monkeypatch):
+    monkeypatch.setattr(hub, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 2.0)
+    waiting.stopping.clear()
+    with HubServer(hub_folder) as server:
+        server.commit("o/n")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def test_hub_gives_the_bytes_of_a_local_run(server, expected, tmp_path) -> None:
+    """Parquet of several files and row groups on the Hub: the same bytes, nothing written but the outputs."""
+    prepare(NAME, tmp_path / "out", quiet=True)
+    assert outputs(tmp_path / "out") == expected
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(cut=5000), Fault(status=503), rate_limited(0), Fault(cut=-1)], ids=["cut", "503", "429", "hang-up"]
+)
+def test_a_bad_network(server, expected, tmp_path, fault: Fault) -> None:
+    """Every third read goes wrong: the same bytes all the same."""
+    n_reads = 0
+
+    def faults(request: object) -> Fault | None:
+        nonlocal n_reads
+        n_reads += "/resolve/" in request.path  # type: ignore[attr-defined]
+        return fault if n_reads % 3 == 0 and "/resolve/" in request.path else None  # type: ignore[attr-defined]
+
+    server.faults = faults
+    prepare(NAME, tmp_path / "out", quiet=True)
+    assert outputs(tmp_path / "out") == expected
+
+
+def test_formats_by_http(server, hub_folder, tmp_path, capsys) -> None:
+    """jsonl, separated text and compressed files by http are those on disk."""
+    import gzip
+
+    plain = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    prepare(plain, tmp_path / "expected2", quiet=True)
+    files = {"c.jsonl": ({}, plain.read_bytes()), "c.jsonl.gz": ({}, gzip.compress(plain.read_bytes()))}
+    files["c.txt"] = ({"separator": "<SEP>"}, "<SEP>".join(DOCS).encode())
+    for name, (options, data) in files.items():
+        (hub_folder / name).write_bytes(data)
+        prepare(f"{server.url}/files/{name}", tmp_path / f"out-{name}", quiet=True, **options)
+        assert outputs(tmp_path / f"out-{name}") == outputs(tmp_path / "expected2"), name
+
+
+def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path) -> None:
+    """The dataset moves on while a run is stopped: it goes on with the commit that it began with."""
+    n_reads = 0
+
+    def faults(request: object) -> Fault | None:
+        nonlocal n_reads
+        n_reads += "/resolve/" in request.path  # type: ignore[attr-defined]
+        if n_reads == 14:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return None
+
+    server.faults = faults
+    with pytest.raises(Interrupted, match="the same command continues"):
+        prepare(NAME, tmp_path / "out", quiet=True, workers=1)
+    server.faults = []
+    write_parquet(hub_folder / "o" / "n" / "sample" / "10BT" / "000.parquet", ["another text"] * 9)
+    server.commit("o/n")
+    prepare(NAME, tmp_path / "out", quiet=True)
+    assert outputs(tmp_path / "out") == expected
+
+
+def test_refusals_are_soon(server, tmp_path) -> None:
+    """A name that is not there, or not for us: exit status 2 at once, with the way in."""
+    start = time.monotonic()
+    with pytest.raises(InputError):
+        prepare("hf://datasets/o/none/sample", tmp_path / "out", quiet=True)
+    server.faults = lambda request: NO_TOKEN
+    with pytest.raises(InputError, match="HF_TOKEN"):
+        prepare(NAME, tmp_path / "out", quiet=True)
+    assert time.monotonic() - start < 10
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_input_and_no_network(tmp_path) -> None:
+    """Nothing beside the script and no network: one message within seconds that names the ways to go on."""
+    shutil.copytree(ROOT / "fineweb_stream", tmp_path / "fineweb_stream")
+    shutil.copy(ROOT / "prepare.py", tmp_path)
+    env = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    command = [sys.executable, tmp_path / "prepare.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "using fineweb-edu:sample-10BT" in done.stdout
+    for way in ("name files or folders", "train_fineweb.txt", "--demo"):
+        assert way in done.stderr
+    assert not (tmp_path / "train.bin").exists()
+
+
+def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> None:
+    """A network that stays away: the run saves, names the host, and the same command goes on later."""
+    monkeypatch.setattr(hub, "PATIENCE_SECONDS", 0.5)
+    n_reads = 0
+
+    def faults(request: object) -> Fault | None:
+        nonlocal n_reads
+        n_reads += "/resolve/" in request.path  # type: ignore[attr-defined]
+        return Fault(status=503) if n_reads > 14 else None
+
+    server.faults = faults
+    with pytest.raises(PrepareError, match="503") as caught:
+        prepare(NAME, tmp_path / "out", quiet=True, workers=1)
+    assert caught.value.exit_status == 1
+    assert "the same command continues" in str(caught.value)
+    server.faults = []
+    prepare(NAME, tmp_path / "out", quiet=True)
+    assert outputs(tmp_path / "out") == expected
