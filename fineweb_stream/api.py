@@ -64,6 +64,7 @@ def prepare(
     overwrite: bool = False,
     dry_run: bool = False,
     demo: bool = False,
+    cluster: str | None = None,
     executor: Executor | None = None,
     quiet: bool = False,
 ) -> Result:
@@ -76,7 +77,8 @@ def prepare(
     True
 
     The parameters are those of the command line. With `dry_run` nothing is written and the result is an estimate.
-    With `executor`, any `concurrent.futures` executor does the encoding.
+    With `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask
+    scheduler at that address.
 
     Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`), and `Interrupted` on a signal.
     """
@@ -127,7 +129,14 @@ def prepare(
             say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
         else:
             _say_plan(record, settings, sources, plan, folder, say)
-            Run(folder, settings, sources, record, signals, say, quiet, guard, plan).work(executor)
+            run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
+            if cluster is None:
+                run.work(executor)
+            else:
+                from .cluster import connect, find_needs  # it loads distributed
+
+                with connect(cluster, find_needs(plan.engine, sources), say) as workers_there:
+                    run.work(cluster=workers_there)
         state = record.state
     return Result(
         folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds

@@ -34,12 +34,16 @@ N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
 
 
 class MemoryPlan(NamedTuple):
-    """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so."""
+    """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so.
+
+    Of text that is encoded on a cluster only the ids come here: more of it may be in flight.
+    """
 
     engine: str
     n_workers: int
     window_bytes: int
     max_document_bytes: int
+    cluster_window_bytes: int
     line: str
 
 
@@ -73,7 +77,7 @@ def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bo
     )
     if fitting < n_workers or candidate != candidates[0]:
         line += f" ({n_workers} asked for: the budget is good for no more)"
-    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, line)
+    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, line)
 
 
 @dataclass(frozen=True)

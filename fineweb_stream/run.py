@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from .storage import check_unchanged
 from .vocab import EOT_ID, TOKEN_DTYPE
 from .waiting import notices, stopping
 from .worker import Encoded, encode_block, get_encoder
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
@@ -65,6 +69,7 @@ class Run:
         self._quiet = quiet
         self._guard = guard
         self._plan = plan
+        self._cluster: Cluster | None = None
         self._n_steps_said = 0
         self._trimmed_at = 0
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
@@ -72,7 +77,7 @@ class Run:
         self._is_worthless = False  # no text at all: then nothing is kept
         self._clock = time.monotonic()
 
-    def work(self, executor: Executor | None) -> None:
+    def work(self, executor: Executor | None = None, cluster: Cluster | None = None) -> None:
         """Do all that is left; raise what stopped it, with what was saved."""
         state = self._state
         return_large_blocks()
@@ -81,11 +86,14 @@ class Run:
                 encoder = get_encoder(self._plan.engine)
                 self._record.about = report.about(encoder.version)
                 self._record.write()
-                if executor is not None:
-                    self._encode(executor, is_local=False)
+                self._cluster = cluster
+                if cluster is not None:
+                    self._encode(cluster.map_blocks, is_local=False)
+                elif executor is not None:
+                    self._encode(functools.partial(map_ordered, executor), is_local=False)
                 else:
                     with local_executor(self._plan.n_workers) as pool:
-                        self._encode(pool, is_local=True)
+                        self._encode(functools.partial(map_ordered, pool), is_local=True)
             self._merge()
         except BaseException as error:
             shown = explain(error, state, self._sources, self._folder)
@@ -97,13 +105,13 @@ class Run:
         for line in report.result(self._folder, self._record):
             self._say(line)
 
-    def _encode(self, executor: Executor, is_local: bool) -> None:
+    def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:
         stop = threading.Event()
         plan = self._plan
         encode = functools.partial(encode_block, engine=plan.engine, max_bytes=plan.max_document_bytes)
         if is_local:  # an event does not travel to other processes
             encode = functools.partial(encode, stopped=stop.is_set)
-        window = Window(self._max_blocks, plan.window_bytes)
+        window = Window(self._max_blocks, plan.cluster_window_bytes if self._cluster else plan.window_bytes)
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
         with (
@@ -117,7 +125,7 @@ class Run:
                 self._watch_memory()
 
             try:
-                for block, encoded in map_ordered(executor, encode, self._blocks(), window, tick):
+                for block, encoded in mapped(encode, self._blocks(), window, tick):
                     with self._signals.deferred():
                         has_completed_shard = self._absorb(block, encoded, writer, changes)
                         if self._is_full:
@@ -140,7 +148,7 @@ class Run:
 
     def _max_blocks(self) -> int:
         """How many blocks may be in flight, by what the memory guard calls for."""
-        n_workers = self._plan.n_workers
+        n_workers = self._cluster.n_threads if self._cluster else self._plan.n_workers
         return {
             Step.RUN: BLOCKS_PER_WORKER * n_workers,
             Step.FEWER: max(n_workers // 2, 1),

@@ -38,7 +38,7 @@ pytestmark = [
 KINDS = ("txt", "jsonl", "parquet", "separated")
 PHASES = ("start", "encode", "commit", "shard end", "end of encoding", "merge", "finish")
 N_KILLS, N_PROGRAM_KILLS = 52, 4  # of each kind
-COMMIT_SECONDS, BLOCK_SECONDS = 0.02, 0.005
+COMMIT_SECONDS, BLOCK_SECONDS = 0.012, 0.003
 MAX_LOST_BLOCKS = round(COMMIT_SECONDS / BLOCK_SECONDS) + 1
 COUNTS = (
     *("status", "n_records", "train_tokens", "val_tokens", "train_documents", "val_documents", "text_bytes"),
@@ -58,7 +58,7 @@ def write_corpus(kind: str, folder: Path, n_documents: int) -> tuple[Path, list[
         path.write_bytes(b"".join(line[:-9] + b"\n" if i % 31 == 7 else line for i, line in enumerate(lines)))
         return path, ["--skip-bad"]
     if kind == "parquet":
-        return write_parquet(folder / "c.parquet", docs, row_group_size=6), ["--keep-shards"]
+        return write_parquet(folder / "c.parquet", docs, row_group_size=3), ["--keep-shards"]
     path = folder / "c.txt"
     text = (SEPARATOR if kind == "separated" else " ").join(docs).encode()
     path.write_bytes(text.replace(b"Document 77", b"Docu\xffment 77"))
@@ -168,10 +168,11 @@ def make_slow(watch: Watch) -> None:
 
     get_encoder("tiktoken")
     make_sources = api.make_sources
-    api.make_sources = lambda *args: [dataclasses.replace(source, block_bytes=8000) for source in make_sources(*args)]
+    api.make_sources = lambda *args: [dataclasses.replace(source, block_bytes=3000) for source in make_sources(*args)]
     run.COMMIT_SECONDS = COMMIT_SECONDS
     watch.count(run.Run, "_absorb", is_durable=False)
     watch.count(run.Record, "write", is_durable=True)
+    watch.wrap(disk, "_write_all", None, 0.0003)
     watch.wrap(disk, "replace", None, 0.001)
     watch.wrap(disk, "remove", None, 0.001)
     watch.wrap(disk.Part, "copy_from", None, 0.002)

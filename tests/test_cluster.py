@@ -1,0 +1,471 @@
+"""The same command on a cluster: a real Dask scheduler and real workers, on loopback and on three small "hosts"."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from fineweb_stream import api, prepare, run
+from fineweb_stream.cluster import Needs, connect, encode_blocks, find_missing, find_needs
+from fineweb_stream.errors import InputError, PrepareError
+from fineweb_stream.executors import Window, WorkerError
+
+from .helpers import outputs, write_jsonl, write_parquet
+
+ROOT = Path(__file__).parents[1]
+LOOPBACK = "127.0.0.1"
+OPTIONS = {"val_ratio": 0.05, "shard_tokens": 20_000, "keep_shards": True, "quiet": True}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def needs_dask() -> None:
+    pytest.importorskip("distributed", reason='Dask is not installed: pip install "distributed"')
+
+
+# Adapter: with `prepare(cluster=...)` the first branch is all that is used.
+
+
+def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **options: object) -> api.Result:
+    """Run `prepare` on a cluster; `slow` seconds are slept after each block the writer takes."""
+    make_sources, absorb = api.make_sources, run.Run._absorb
+
+    def small_blocks(*args: object) -> list[object]:
+        return [dataclasses.replace(source, block_bytes=2000) for source in make_sources(*args)]
+
+    def slowly(self: object, *args: object) -> bool:
+        time.sleep(slow)
+        return absorb(self, *args)
+
+    options = OPTIONS | options
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(api, "make_sources", small_blocks))
+        stack.enter_context(mock.patch("fineweb_stream.cluster.GROUP_BYTES", 5000))
+        stack.enter_context(mock.patch.object(run.Run, "_absorb", slowly))
+        if not address:
+            return prepare(inputs, out, **options)
+        if "cluster" in inspect.signature(prepare).parameters:
+            return prepare(inputs, out, cluster=address, **options)
+        sources = api.make_sources(api.find_inputs([str(inputs)]), api.Settings())
+        cluster = stack.enter_context(connect(address, find_needs("tiktoken", sources)))
+
+        def map_blocks(_: object, encode: object, *args: object) -> object:
+            keywords = {k: v for k, v in encode.keywords.items() if k != "stopped"}
+            return cluster.map_blocks(functools.partial(encode.func, **keywords), *args)
+
+        stack.enter_context(mock.patch.object(run, "map_ordered", map_blocks))
+        return prepare(inputs, out, executor=object(), **options)
+
+
+class Dask:
+    """A scheduler and workers, each a process; `where` runs one on another host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "scheduler.json"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.scheduler: subprocess.Popen[bytes] | None = None
+
+    def start_scheduler(self, host: str = LOOPBACK, where: tuple[str, ...] = ()) -> str:
+        # --port 0: any that is free
+        options = ("--host", host, "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file))
+        self.scheduler = self._start("scheduler", *options, where=where)
+        return str(self._wait_for_address())
+
+    def start_worker(
+        self, host: str = LOOPBACK, where: tuple[str, ...] = (), path: Path = ROOT
+    ) -> subprocess.Popen[bytes]:
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", host, "--death-timeout", "20")
+        files = ("--scheduler-file", str(self.file), "--local-directory", str(self.folder))
+        return self._start("worker", *options, *files, where=where, path=path)
+
+    def _start(self, *arguments: str, where: tuple[str, ...] = (), path: Path = ROOT) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{arguments[0]}-{len(self.processes)}.log").open("wb")
+        env = os.environ | {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"}
+        command = [*where, sys.executable, "-m", "dask", *arguments]
+        with log:
+            process = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
+        self.processes.append(process)
+        return process
+
+    def _wait_for_address(self) -> str:
+        for _ in range(300):
+            with contextlib.suppress(OSError, ValueError):
+                return json.loads(self.file.read_text())["address"]
+            time.sleep(0.1)
+        raise TimeoutError("no scheduler")
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[Dask]:
+    """Processes to start, all ended with the test."""
+    folder = tmp_path / "dask"
+    folder.mkdir()
+    found = Dask(folder)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def address(dask: Dask) -> str:
+    """A scheduler with three workers of one thread."""
+    address = dask.start_scheduler()
+    for _ in range(3):
+        dask.start_worker()
+    return address
+
+
+DOCS = [f"Document {i} says hello.\n\nIt's short, {'and quite repetitive ' * (i % 17)} {i * i}." for i in range(2500)]
+
+
+def write_corpus(kind: str, folder: Path) -> Path:
+    if kind == "jsonl":
+        return write_jsonl(folder / "c.jsonl", DOCS)
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        return write_parquet(folder / "c.parquet", DOCS, row_group_size=40)
+    (folder / "c.txt").write_text("\n".join(DOCS))
+    return folder / "c.txt"
+
+
+def local_bytes(corpus: Path, folder: Path, **options: object) -> dict[str, bytes]:
+    prepare_on("", corpus, folder / "local", **options)
+    return outputs(folder / "local")
+
+
+def wait_for_record(out: Path) -> None:
+    """Wait until some tokens are saved."""
+    for _ in range(600):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if json.loads((out / "prepare.json").read_text())["state"]["train_tokens"]:
+                return
+        time.sleep(0.05)
+    raise TimeoutError("nothing was saved")
+
+
+@contextlib.contextmanager
+def once_saved(out: Path, action: object) -> Iterator[None]:
+    """Call `action` in the middle of a run, from a thread."""
+
+    def act() -> None:
+        wait_for_record(out)
+        action()
+        acted.append(True)
+
+    acted: list[bool] = []
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert acted
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+def test_same_bytes_as_one_machine(dask: Dask, address: str, tmp_path: Path, kind: str) -> None:
+    """C5: a cluster gives the bytes of a local run."""
+    corpus = write_corpus(kind, tmp_path)
+    prepare_on(address, corpus, tmp_path / "out")
+    assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
+
+
+def test_relative_paths(dask: Dask, address: str, tmp_path: Path, monkeypatch) -> None:
+    """Workers stand in another folder: a relative path is the client's."""
+    corpus = write_corpus("txt", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    prepare_on(address, "c.txt", tmp_path / "out")
+    assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
+
+
+def test_a_killed_worker_and_a_new_one(dask: Dask, address: str, tmp_path: Path) -> None:
+    """What a lost worker had is done elsewhere, neither lost nor doubled; one that joins takes part."""
+    corpus = write_corpus("jsonl", tmp_path)
+
+    def kill_and_add() -> None:
+        dask.processes[1].send_signal(signal.SIGKILL)
+        dask.start_worker()
+
+    with once_saved(tmp_path / "out", kill_and_add):
+        prepare_on(address, corpus, tmp_path / "out", slow=0.05)
+    assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
+
+
+def test_all_workers_killed_and_a_new_one(dask: Dask, address: str, tmp_path: Path, capsys) -> None:
+    """Without a worker the run says so and waits; the next one finishes it."""
+    corpus = write_corpus("jsonl", tmp_path)
+
+    def kill_and_add() -> None:
+        for process in dask.processes[1:]:
+            process.send_signal(signal.SIGKILL)
+        time.sleep(4)
+        dask.start_worker()
+
+    with once_saved(tmp_path / "out", kill_and_add):
+        prepare_on(address, corpus, tmp_path / "out", slow=0.02)
+    assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
+
+
+def test_a_killed_scheduler(dask: Dask, address: str, tmp_path: Path) -> None:
+    """One sentence and exit status 1; the local executor finishes: same bytes."""
+    corpus = write_corpus("jsonl", tmp_path)
+    out = tmp_path / "out"
+    started = time.monotonic()
+    with once_saved(out, lambda: dask.scheduler.kill()), pytest.raises(PrepareError) as caught:
+        prepare_on(address, corpus, out, slow=0.05)
+    assert time.monotonic() - started < 60
+    assert str(caught.value).startswith(f"lost the scheduler {address}")
+    assert "tokens are saved: the same command continues" in str(caught.value)
+    assert caught.value.exit_status == 1
+    assert not (out / "train.bin").exists()
+    prepare_on("", corpus, out)
+    assert outputs(out) == local_bytes(corpus, tmp_path)
+
+
+def test_start_local_and_finish_on_the_cluster(dask: Dask, address: str, tmp_path: Path) -> None:
+    """A run goes on wherever it is continued: same bytes."""
+    corpus = write_corpus("parquet", tmp_path)
+    absorb, n_left = run.Run._absorb, [20]
+
+    def fail_later(self: object, *args: object) -> bool:
+        n_left[0] -= 1
+        if not n_left[0]:
+            raise PrepareError("enough for now")
+        return absorb(self, *args)
+
+    with mock.patch.object(run.Run, "_absorb", fail_later), pytest.raises(PrepareError, match="enough"):
+        prepare_on("", corpus, tmp_path / "out")
+    assert not (tmp_path / "out" / "train.bin").exists()
+    prepare_on(address, corpus, tmp_path / "out")
+    assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
+
+
+def test_a_bad_record_is_named_as_on_one_machine(dask: Dask, address: str, tmp_path: Path) -> None:
+    """The line's number is right, though blocks travel in groups; what came before it is saved."""
+    corpus = write_corpus("jsonl", tmp_path)
+    lines = corpus.read_text().splitlines(keepends=True)
+    lines[1234] = "{not json\n"
+    corpus.write_text("".join(lines))
+    found = []
+    for where in ("", address):
+        with pytest.raises(InputError) as caught:
+            prepare_on(where, corpus, tmp_path / f"out{bool(where)}")
+        found.append(str(caught.value))
+    assert "line 1,235" in found[0]
+    assert found[0] == found[1]
+
+
+def test_a_block_that_fails_three_times(dask: Dask, address: str, tmp_path: Path) -> None:
+    """Dask tries three times in all; the blocks before it come, and the error has the block."""
+    corpus, tries = write_corpus("txt", tmp_path), tmp_path / "tries"
+
+    def fail_at_third(block: object) -> int:
+        if block.start == blocks[2].start:
+            with tries.open("a") as file:
+                file.write("x")
+            raise ValueError("bad luck")
+        return block.start
+
+    source = dataclasses.replace(
+        api.make_sources(api.find_inputs([str(corpus)]), api.Settings())[0], block_bytes=10_000
+    )
+    blocks = list(source.iter_blocks())
+    found = []
+    with connect(address, find_needs("tiktoken", [source])) as cluster, pytest.raises(WorkerError) as caught:
+        for block, start in cluster.map_blocks(fail_at_third, blocks, Window(lambda: 9, 1 << 30), lambda: None):
+            assert start == block.start
+            found.append(block)
+    assert found == blocks[:2]
+    assert caught.value.block == blocks[2]
+    assert str(caught.value.__cause__) == "bad luck"
+    assert tries.read_text() == "xxx"
+
+
+def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch) -> None:
+    """Dask gives up on it (here at once), and the sentence names the place."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    corpus = write_corpus("txt", tmp_path)
+    sources = api.make_sources(api.find_inputs([str(corpus)]), api.Settings())
+    address = dask.start_scheduler()
+    dask.start_worker()
+    blocks = list(sources[0].iter_blocks())
+
+    def die(block: object) -> None:
+        os._exit(1)
+
+    with connect(address, find_needs("tiktoken", sources)) as cluster, pytest.raises(WorkerError) as caught:
+        list(cluster.map_blocks(die, blocks, Window(lambda: 9, 1 << 30), lambda: None))
+    assert str(caught.value.__cause__).startswith(f"{corpus}, from 0: each worker that took this was lost")
+
+
+# Workers that lack something: one message each, before anything is written.
+
+
+def complaint(address: str, corpus: Path, engine: str = "tiktoken") -> str:
+    sources = api.make_sources(api.find_inputs([str(corpus)]), api.Settings())
+    with pytest.raises(InputError) as caught, connect(address, find_needs(engine, sources)):
+        pass
+    return str(caught.value)
+
+
+def test_workers_that_cannot_see_the_input(dask: Dask, tmp_path: Path) -> None:
+    """In a mount namespace of their own the folder is empty."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("this needs root: unshare -m")
+    (tmp_path / "data").mkdir()
+    corpus = write_corpus("txt", tmp_path / "data")
+    address = dask.start_scheduler()
+    hide = f'mount -t tmpfs none {tmp_path / "data"} && exec "$@"'
+    dask.start_worker(where=("unshare", "-m", "sh", "-c", hide, "sh"))
+    said = complaint(address, corpus)
+    assert said.startswith("worker tcp://127.0.0.1:")
+    assert f"cannot see {corpus}: No such file or directory\n" in said
+    assert f"type there: ls -l {corpus}" in said
+
+
+def test_workers_without_an_extra(dask: Dask, tmp_path: Path) -> None:
+    """The package and the command that brings it are named."""
+    pytest.importorskip("fastokens")
+    blocker = tmp_path / "blocker"
+    blocker.mkdir()
+    (blocker / "sitecustomize.py").write_text(
+        "import importlib.util\nreal = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'fastokens' else real(name, *a)\n"
+    )
+    (blocker / "fineweb_stream").symlink_to(ROOT / "fineweb_stream")
+    address = dask.start_scheduler()
+    dask.start_worker(path=blocker)
+    said = complaint(address, write_corpus("txt", tmp_path), "fastokens")
+    assert "fastokens is not installed\n" in said
+    assert "type there: pip install fastokens" in said
+
+
+@pytest.mark.parametrize("version", ["9.9.9", None])
+def test_workers_with_another_version_or_none(dask: Dask, tmp_path: Path, version: str | None) -> None:
+    """Both versions and the command are named: another version could give other ids."""
+    from fineweb_stream import __version__
+
+    other = tmp_path / "other"
+    other.mkdir()
+    if version:
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "fineweb_stream", other / "fineweb_stream", ignore=ignore)
+        init = other / "fineweb_stream" / "__init__.py"
+        init.write_text(init.read_text().replace(f'"{__version__}"', f'"{version}"'))
+    else:
+        (other / "fineweb_stream.py").write_text("raise ModuleNotFoundError(\"No module named 'fineweb_stream'\")\n")
+    address = dask.start_scheduler()
+    dask.start_worker(path=other)
+    said = complaint(address, write_corpus("txt", tmp_path))
+    assert (f"has fineweb_stream {version}, here" if version else "No module named 'fineweb_stream'") in said
+    assert f"pip install fineweb_stream=={__version__}" in said
+
+
+def test_a_late_worker_is_looked_at_too() -> None:
+    """A task looks before it encodes, whenever its worker joined."""
+    from fineweb_stream.cluster import Group, GroupError
+
+    worker = mock.Mock(address="tcp://late:1")
+    with mock.patch("distributed.get_worker", return_value=worker), pytest.raises(GroupError) as caught:
+        encode_blocks(Group([], 0), None, Needs("0.0.0", (), "", 0), "/")
+    assert str(caught.value.error).startswith("worker tcp://late:1: has fineweb_stream")
+
+
+def test_what_is_missing(tmp_path: Path) -> None:
+    """A file of another size is another file."""
+    from fineweb_stream import __version__
+
+    (tmp_path / "c.txt").write_text("four")
+    assert find_missing(Needs(__version__, ("numpy",), str(tmp_path / "c.txt"), 4)) is None
+    assert "has 4 bytes there, 5 here" in find_missing(Needs(__version__, (), str(tmp_path / "c.txt"), 5))[0]
+
+
+def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path) -> None:
+    """Each is said with the address, within ten seconds or the time given; Dask missing, with the command."""
+    needs = Needs("", (), "", 0)
+    for address in ("tcp://127.0.0.1:9", "nonsense://x:1"):
+        with pytest.raises(InputError, match=f"no scheduler answers at {address}"), connect(address, needs):
+            pass
+    address, said = dask.start_scheduler(), []
+    with pytest.raises(InputError, match="no worker came within 1 s"), connect(address, needs, said.append, 1):
+        pass
+    assert said == [f"{address}: no worker yet; waiting up to 1 s for one (dask worker {address})"]
+    with mock.patch.dict(sys.modules, {"distributed": None}), pytest.raises(InputError, match="pip install"):
+        connect(address, needs).__enter__()
+
+
+# Three hosts: network namespaces on one bridge, whose links are slow and lose packets.
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[tuple[str, tuple[str, ...]]]]:
+    """(address, command prefix) of three hosts; the first address is this machine's."""
+    if not (shutil.which("ip") and shutil.which("tc")):
+        pytest.skip("ip and tc are not installed: apt-get install iproute2")
+    tag = f"fw{os.getpid() % 10000}"
+    undo = [f"ip link del {tag}"]
+    try:
+        _sh(f"ip link add {tag} type bridge && ip addr add 10.231.77.1/24 dev {tag} && ip link set {tag} up")
+        found: list[tuple[str, tuple[str, ...]]] = [("10.231.77.1", ())]
+        for i in (2, 3, 4):
+            name = f"{tag}n{i}"
+            undo.insert(0, f"ip netns del {name}")
+            _sh(f"ip netns add {name} && ip link add {name} type veth peer name eth0 netns {name}")
+            _sh(f"ip link set {name} master {tag} up && ip -n {name} addr add 10.231.77.{i}/24 dev eth0")
+            _sh(f"ip -n {name} link set eth0 up && ip -n {name} link set lo up")
+            for side in (f"tc qdisc add dev {name}", f"ip netns exec {name} tc qdisc add dev eth0"):
+                _make_slow(side)
+            found.append((f"10.231.77.{i}", ("ip", "netns", "exec", name)))
+        yield found
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespaces with netem here: {error.stderr.strip()}")
+    finally:
+        for command in undo:
+            subprocess.run(command, shell=True, capture_output=True)
+
+
+def _make_slow(side: str) -> None:
+    """20 ms, 1% loss, 50 Mbit/s; where the kernel has no netem, 1 Mbit/s and a queue so short that it drops."""
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _sh(f"{side} root netem delay 20ms 5ms loss 1% rate 50mbit")
+        return
+    _sh(f"{side} root tbf rate 1mbit burst 3kb limit 6kb")
+
+
+def _sh(command: str) -> str:
+    return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
+
+
+def test_three_hosts_with_a_lossy_slow_link(dask: Dask, hosts, tmp_path: Path) -> None:
+    """Links that delay or throttle, and drop packets: the run finishes with the same bytes."""
+    corpus = write_corpus("parquet", tmp_path)
+    address = dask.start_scheduler(hosts[0][0])
+    for host, where in hosts[1:]:
+        dask.start_worker(host, where)
+    prepare_on(address, corpus, tmp_path / "out")
+    said = "".join(_sh(f"{' '.join(where)} tc -s qdisc show dev eth0") for _, where in hosts[1:])
+    assert sum(map(int, re.findall(r"dropped (\d+)", said))) > 0, "no packet was lost"
+    assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)

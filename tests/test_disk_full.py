@@ -1,0 +1,216 @@
+"""The disk is full, at any write: exit 4, what and where, nothing lost; with room again the same command finishes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fineweb_stream import api, cli, disk, run
+from fineweb_stream.record import read_record
+
+from .conftest import ROOT
+from .helpers import write_jsonl
+
+DISK_BYTES = 4 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB; to mount one takes root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command here")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"a tmpfs cannot be mounted here: {error.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True, timeout=20)
+
+
+def fill(folder: Path) -> None:
+    """Leave no page free on the small disk (and never fill another one)."""
+    assert shutil.disk_usage(folder).total == DISK_BYTES
+    with (folder / "ballast").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+class Filler:
+    """Stands in for `os` in `disk.py`: fills the file system before the n-th write to a file of some name."""
+
+    def __init__(self, folder: Path, point: str) -> None:
+        self._folder = folder
+        name, n = point.split(":")
+        self._name, self._left = re.compile(name), int(n)
+        self._open: dict[int, str] = {}
+        self.record = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Path, *args: int) -> int:
+        fd = os.open(path, *args)
+        self._open[fd] = Path(path).name
+        return fd
+
+    def write(self, fd: int, data: bytes | memoryview) -> int:
+        self._count(fd)
+        return os.write(fd, data)
+
+    def copy_file_range(self, source: int, target: int, count: int) -> int:
+        self._count(target)
+        return os.copy_file_range(source, target, count)
+
+    def _count(self, fd: int) -> None:
+        self._left -= bool(self._name.fullmatch(self._open[fd]))
+        if self._left == 0:
+            fill(self._folder)
+
+
+# Of every kind of file early, late and between; names are those while they are written. 1 is the first write.
+POINTS = [
+    *(f"prepare.json.part:{n}" for n in (1, 2, 3, 5, 8, 12, 15)),
+    *(f"train_shard_0000.bin.part:{n}" for n in (1, 2, 4)),
+    *(f"train_shard_....\\.bin.part:{n}" for n in (5, 14, 20)),
+    *(f"val.bin.part:{n}" for n in (1, 2, 5)),
+    *(f"train.bin.part:{n}" for n in (1, 2, 3)),
+    *(f"prepare.changes.jsonl.part:{n}" for n in (1, 7)),
+]
+
+
+def make_corpus(folder: Path) -> Path:
+    docs = [f"Document {i}: " + f"some words of number {i} " * 40 for i in range(1500)]
+    path = write_jsonl(folder / "c.jsonl", docs)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(b"[]\n" if i % 10 == 3 else line for i, line in enumerate(lines)))
+    return path
+
+
+@pytest.fixture(params=[False, True], ids=["shards merged", "shards kept"])
+def prepare(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run the command line here, with small blocks."""
+    path = make_corpus(tmp_path)
+    arguments = ["--shard-tokens", "60000", "--val-ratio", "0.2", "--skip-bad", "--engine", "tiktoken"]
+    arguments += ["--keep-shards"] * request.param
+    real = api.make_sources
+    monkeypatch.setattr(
+        api, "make_sources", lambda *args: [dataclasses.replace(one, block_bytes=60_000) for one in real(*args)]
+    )
+    monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
+    return lambda out, *more: cli.main([str(path), "--out", str(out), *arguments, *more])
+
+
+def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsys) -> None:
+    """Filled before a write of any kind: exit 4, the record as it was or newer, the same bytes in the end."""
+    assert prepare(tmp_path / "expected") == 0
+    assert prepare(tmp_path / "shards", "--keep-shards") == 0
+    expected, finals = ({p.name: p.read_bytes() for p in (tmp_path / f).iterdir()} for f in ("expected", "shards"))
+    named = set()
+    for i, point in enumerate(POINTS):
+        out = small_disk / f"out{i}"
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "os", Filler(small_disk, point))
+            assert prepare(out) == 4, point
+        message = capsys.readouterr().err
+        named.add(check_message(message, out))
+        check_folder(out, message, finals)
+        (small_disk / "ballast").unlink()
+        assert prepare(out) == 0, point
+        found = {p.name: p.read_bytes() for p in out.iterdir()}
+        assert found.keys() == expected.keys()
+        assert all(found[name] == expected[name] for name in expected if name != "prepare.json"), point
+        for path in out.iterdir():
+            path.unlink()
+    assert named >= {"prepare.json", "train_shard_0000.bin", "val.bin", "train.bin", "prepare.changes.jsonl"}
+
+
+def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:
+    """The system may take less than it was given (signals, quotas, 2 GiB): every byte is written all the same."""
+
+    class ShortWrites:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def write(self, fd: int, data: bytes | memoryview) -> int:
+            return os.write(fd, memoryview(data).cast("B")[:1001])
+
+    assert prepare(tmp_path / "expected") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "os", ShortWrites())
+        assert prepare(tmp_path / "out") == 0
+    for path in (tmp_path / "expected").glob("*.bin"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def check_message(message: str, out: Path) -> str:
+    """One sentence says which file, why and how much it needs, the next what to do; return the file's name."""
+    match = re.search(r"^prepare: (\S+): No space left on device \(this write needs [\d,]+ bytes\)\n", message, re.M)
+    assert match, message
+    assert Path(match[1]).parent == out
+    assert "make room there" in message
+    assert "Traceback" not in message
+    return Path(match[1]).name
+
+
+def check_folder(out: Path, message: str, finals: dict[str, bytes]) -> None:
+    """Final names are complete, the lock is gone, and the record says what the message says."""
+    for path in out.glob("*.bin"):
+        assert path.read_bytes() == finals[path.name], path.name
+    assert not list(out.glob("prepare.lock*"))
+    record = read_record(out)
+    n_saved = record.state.train_tokens + record.state.val_tokens if record else 0
+    said = re.search(r"([\d,]+) tokens are saved: the same command continues", message)
+    assert n_saved == (int(said[1].replace(",", "")) if said else 0)
+
+
+def test_disk_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
+    """Not one byte free: the program says so with exit 4, leaves nothing there, and runs once there is room."""
+    path = make_corpus(tmp_path)
+    command = [sys.executable, ROOT / "prepare.py", path, "--skip-bad", "--out", small_disk / "out"]
+    fill(small_disk)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4, done.stderr
+    assert str(small_disk / "out") in done.stderr
+    assert "make room" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((small_disk / "out").glob("*"))
+    (small_disk / "ballast").unlink()
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> None:
+    """The program itself, filled while it waits for more of a pipe: exit 4, then the bytes of a run that had room."""
+    text = b"".join(b"Line %d of a text that goes on and on.\n" % i for i in range(90_000))
+    command = [sys.executable, ROOT / "prepare.py", "-", "--shard-tokens", "100000", "--out"]
+    subprocess.run([*command, tmp_path / "expected"], input=text, check=True, capture_output=True, timeout=60)
+    pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, small_disk / "out"], **pipe) as program:
+        assert program.stdin
+        program.stdin.write(text[:-100])
+        program.stdin.flush()
+        deadline = time.monotonic() + 30
+        while not (small_disk / "out" / "train_shard_0000.bin.part").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        fill(small_disk)
+        _, errors = program.communicate(text[-100:], timeout=60)
+    assert program.returncode == 4, errors.decode()
+    check_message(errors.decode(), small_disk / "out")
+    (small_disk / "ballast").unlink()
+    subprocess.run([*command, small_disk / "out"], input=text, check=True, capture_output=True, timeout=60)
+    for name in ("train.bin", "val.bin"):
+        assert (small_disk / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
