@@ -27,6 +27,9 @@ MAX_ROW_GROUP_BYTES = 8 << 20
 STREAM_BUFFER_BYTES = 2 << 20
 """How much of a large column chunk is read at a time."""
 
+MAX_BLOCK_ROWS = 50_000
+"""A row group of more rows is too: tiny documents take more memory as objects than as text."""
+
 _BATCH_ROWS = 64
 
 
@@ -51,8 +54,9 @@ class Parquet:
             next_row = first_row + group.num_rows
             if next_row > start:
                 group_bytes = group.column(column).total_uncompressed_size
-                is_large = group_bytes > MAX_ROW_GROUP_BYTES
-                if run_groups and (is_large or n_bytes + group_bytes > self.block_bytes):
+                is_large = group_bytes > MAX_ROW_GROUP_BYTES or group.num_rows > MAX_BLOCK_ROWS
+                is_full = n_bytes + group_bytes > self.block_bytes or next_row - run_start > MAX_BLOCK_ROWS
+                if run_groups and (is_large or is_full):
                     yield self._block(metadata, run_start, first_row, n_bytes)
                     run_groups = n_bytes = 0
                 if is_large or first_row < start:

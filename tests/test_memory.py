@@ -1,0 +1,222 @@
+"""Memory in real control groups: nothing is ever killed, and a rival for memory is waited for.
+
+The inputs are a tenth of what people meet; FINEWEB_STREAM_FULL_SIZE=1 makes them whole (3 GB of text, a row group of
+1.5 GB, 30 million documents, 50 documents of 20 MB), which takes several minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import prepare
+from fineweb_stream.guard import MB
+
+from .conftest import ROOT
+from .helpers import outputs, write_jsonl
+
+pytestmark = pytest.mark.slow
+SCALE = 1.0 if os.environ.get("FINEWEB_STREAM_FULL_SIZE") else 0.1
+GROUPS = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")]
+DRIVER = (
+    "import sys; from fineweb_stream import cli, guard\n"
+    "guard.PATIENCE_SECONDS = float(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
+)
+
+
+class Group:
+    """A memory control group without swap, of whichever version the machine has."""
+
+    def __init__(self, limit_mb: int) -> None:
+        self.folder = next(root for root in GROUPS if (root / "cgroup.procs").exists()) / f"fineweb_{os.getpid()}"
+        self.folder.mkdir()
+        self._is_v1 = (self.folder / "memory.limit_in_bytes").exists()
+        name = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
+        (self.folder / name).write_text(str(limit_mb << 20))
+        if not self._is_v1:
+            (self.folder / "memory.swap.max").write_text("0")
+
+    def start(self, *command: object, **options: object) -> subprocess.Popen[str]:
+        """Start a process inside."""
+        procs = str(self.folder / "cgroup.procs")
+
+        def enter() -> None:
+            with open(procs, "w") as file:  # a Path would import here, after the fork
+                file.write(str(os.getpid()))
+
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+        return subprocess.Popen([*map(str, command)], preexec_fn=enter, **(pipes | options))  # type: ignore[call-overload,no-any-return]
+
+    @property
+    def n_killed(self) -> int:
+        """How many processes the kernel has killed for memory in it."""
+        text = (self.folder / ("memory.oom_control" if self._is_v1 else "memory.events")).read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+
+    def remove(self) -> None:
+        """Remove it, once all in it has ended."""
+        for _ in range(50):
+            try:
+                return self.folder.rmdir()
+            except OSError:
+                time.sleep(0.1)
+
+
+@pytest.fixture
+def make_group() -> Iterator[object]:
+    made: list[Group] = []
+
+    def make(limit_mb: int) -> Group:
+        try:
+            made.append(Group(limit_mb))
+        except (OSError, StopIteration) as error:
+            pytest.skip(f"a memory control group cannot be made here: {error}")
+        return made[-1]
+
+    yield make
+    for group in made:
+        group.remove()
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Long texts of many different words: hard on an engine's caches."""
+    rng = random.Random(1)
+    words = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(2, 10))) for _ in range(200_000)]
+    return [" ".join(rng.choices(words, k=150_000)) for _ in range(8)]  # about a MB each
+
+
+def write_text(folder: Path, texts: list[str]) -> Path:
+    path = folder / "c.txt"  # no newline in all of it
+    with path.open("w") as file:
+        while file.tell() < 3000 * MB * SCALE:
+            file.write(random.choice(texts) + " ")
+    return path
+
+
+def write_row_group(folder: Path, texts: list[str]) -> Path:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    docs: list[str] = []
+    n_bytes = 0
+    while n_bytes < 1500 * MB * SCALE:
+        start = random.randrange(900_000)
+        docs.append(random.choice(texts)[start : start + random.randint(1000, 6000)])
+        n_bytes += len(docs[-1])
+    pq.write_table(pa.table({"text": docs}), folder / "c.parquet", row_group_size=10**9, compression="zstd")
+    return folder / "c.parquet"
+
+
+def write_tiny(folder: Path, texts: list[str]) -> Path:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    docs = pa.array([str(i % 977) for i in range(int(30_000_000 * SCALE))])
+    pq.write_table(pa.table({"text": docs}), folder / "t.parquet", row_group_size=10**9, compression="zstd")
+    return folder / "t.parquet"
+
+
+def write_long_documents(folder: Path, texts: list[str]) -> Path:
+    with (folder / "c.jsonl").open("w") as file:
+        for _ in range(int(50 * SCALE)):
+            file.write(json.dumps({"text": " ".join(random.choices(texts, k=20))[:20_000_000]}) + "\n")
+    return folder / "c.jsonl"
+
+
+def write_documents(folder: Path, texts: list[str], times: int) -> Path:
+    docs = [text[i * 2000 : (i + 1) * 2000] for text in texts for i in range(400)]
+    return write_jsonl(folder / "c.jsonl", docs * times)
+
+
+@pytest.mark.parametrize("limit_mb", [800, 450])
+@pytest.mark.parametrize("write", [write_text, write_row_group, write_tiny, write_long_documents])
+def test_inside_a_small_group(make_group, texts, tmp_path, capsys, limit_mb: int, write) -> None:
+    """A long text, a huge row group, tiny and huge documents: all finish, none is killed."""
+    path = write(tmp_path, texts)
+    group = make_group(limit_mb)
+    done = group.start(sys.executable, ROOT / "prepare.py", path, "--out", tmp_path / "out")
+    out, errors = done.communicate(timeout=1200)
+    assert done.returncode == 0, errors
+    assert group.n_killed == 0
+    assert "control group" in out
+    assert ("tiktoken" in out or "1 worker" in out) if limit_mb == 450 else "fastokens" in out
+    memory = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]
+    assert memory["peak_bytes"] < memory["budget_bytes"]
+    with capsys.disabled():
+        print(f"\n{write.__name__} in {limit_mb} MiB: peak {memory['peak_bytes'] / MB:.0f} MB")
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_rival_for_memory(make_group, texts, tmp_path, stays: bool) -> None:
+    """A rival takes memory: the run pauses, goes on when it ends, saves and leaves when it stays. The same bytes."""
+    path = write_documents(tmp_path, texts, 12)
+    prepare(path, tmp_path / "expected", quiet=True)
+    group = make_group(700)
+    arguments = [path, "--out", tmp_path / "out", "--engine", "tiktoken", "--memory", "200MB"]
+    program = group.start(sys.executable, "-c", DRIVER, "4" if stays else "60", *arguments)
+    assert program.stdout
+    while "disk:" not in program.stdout.readline():
+        pass
+    # What it holds on top of the run's share leaves less than the group's reserve of 5%.
+    code = "x = b'x' * 655_000_000; print(flush=True); input()"
+    rival = group.start(sys.executable, "-c", code, stdin=subprocess.PIPE)
+    assert rival.stdout
+    rival.stdout.readline()
+    if not stays:
+        time.sleep(3)
+        rival.communicate("\n")
+    out, errors = program.communicate(timeout=120)
+    assert "memory: drain: the system is" in out, out + errors
+    if stays:
+        assert program.returncode == 3, errors
+        assert "the same command continues" in errors
+        rival.communicate("\n")
+        prepare(path, tmp_path / "out", engine="tiktoken", quiet=True)
+    else:
+        assert program.returncode == 0, errors
+        assert "memory: run: pressure is gone" in out
+    assert group.n_killed == 0
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_a_budget_is_kept(run_program, texts, tmp_path) -> None:
+    """--memory 300MB with 8 workers: the plan says why it uses fewer, and the peak stays below."""
+    pytest.importorskip("fastokens")
+    path = write_documents(tmp_path, texts, 20)
+    done = run_program(path, "--memory", "300MB", "--workers", "8")
+    assert done.returncode == 0, done.stderr
+    assert "(8 asked for: the budget is good for no more)" in done.stdout
+    memory = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]
+    assert memory["peak_bytes"] < 300 * MB
+    assert not memory["steps"]
+
+
+def test_a_document_too_large_is_named(run_program, texts, tmp_path) -> None:
+    """A line that the budget has no room for: exit 3 with its place and size, or skipped and counted."""
+    docs = ["the first document", " ".join(texts * 8), "the last document"]
+    path = write_jsonl(tmp_path / "c.jsonl", docs)
+    done = run_program(path, "--memory", "200MB")
+    assert done.returncode == 3, done.stderr
+    assert "c.jsonl, line 2 (byte 40): a document of" in done.stderr
+    assert "--skip-bad" in done.stderr
+    done = run_program(path, "--memory", "200MB", "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out" / "prepare.json").read_text())
+    assert record["state"]["n_changes"] == {"skipped": 1}
+    assert record["state"]["train_documents"] + record["state"]["val_documents"] == 2
+
+
+def test_dry_run_estimates_and_writes_nothing(corpus, run_program, tmp_path) -> None:
+    """--dry-run: tokens within 3% of the truth on the shared corpora, and not a file."""
+    for name, n_tokens in (("fineweb_1mb.txt", 217_888), ("english_48mb.parquet", 15_174_885)):
+        done = run_program(corpus(name), "--dry-run")
+        assert done.returncode == 0, done.stderr
+        estimate = int(done.stdout.split("tokens: about ")[1].split()[0].replace(",", ""))
+        assert abs(estimate / n_tokens - 1) < 0.03
+        assert not list(tmp_path.iterdir())
