@@ -24,7 +24,6 @@ from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
 from .signals import Signals
 from .sources import make_sources
 from .sources.demo import demo_input
-from .waiting import stopping
 from .worker import get_encoder
 
 DEMO_VAL_RATIO = 0.1
@@ -98,7 +97,6 @@ def prepare(
     names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
     say = _nothing if quiet else _print
     folder = Path(out)
-    stopping.clear()
     if demo:
         files = [demo_input()]
     else:

@@ -88,7 +88,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
+    view = memoryview(data).cast("B")  # a short write is told in bytes, whatever the items are
     while len(view):
         view = view[os.write(fd, view) :]
 

@@ -118,7 +118,7 @@ def read_record(folder: Path) -> Record | None:
     path = folder / RECORD_NAME
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     start_over = "start over with --overwrite, or delete the file and what the run has written"
     try:

@@ -72,6 +72,7 @@ class Run:
         self._cluster: Cluster | None = None
         self._n_steps_said = 0
         self._trimmed_at = 0
+        self._n_saved = record.state.train_tokens + record.state.val_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
         self._is_worthless = False  # no text at all: then nothing is kept
@@ -101,7 +102,7 @@ class Run:
                 shown.saved = self._saved()
             raise shown from error
         finally:
-            stopping.set()
+            stopping.clear()
         for line in report.result(self._folder, self._record):
             self._say(line)
 
@@ -144,6 +145,7 @@ class Run:
                 raise
             finally:
                 stop.set()
+                stopping.set()  # reads of a network end too; the workers are waited for with this still set
                 progress.close()
 
     def _max_blocks(self) -> int:
@@ -242,6 +244,7 @@ class Run:
         self._clock = now
         self._state.memory = report.memory(self._guard, self._state.memory)
         self._record.write()
+        self._n_saved = self._state.train_tokens + self._state.val_tokens
 
     def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
         self._is_whole = False
@@ -278,12 +281,10 @@ class Run:
             self._write_record()
 
     def _saved(self) -> str:
-        state = self._state
-        n_tokens = state.train_tokens + state.val_tokens
-        if not n_tokens or self._is_worthless:
-            clear(self._folder)
+        if not self._n_saved or self._is_worthless:
+            clear(self._folder)  # nothing is lost: nothing was there
             return ""
-        return f"{n_tokens:,} tokens are saved: the same command continues"
+        return f"{self._n_saved:,} tokens are saved: the same command continues"
 
 
 def _source_blocks(source: Source, start: int) -> Iterator[Block]:

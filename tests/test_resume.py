@@ -329,23 +329,27 @@ def test_two_runs_in_one_folder(corpus_path: Path, tmp_path: Path) -> None:
     """Of runs started together exactly one works; the others say who holds the lock, exit 2, and disturb nothing."""
     command = [sys.executable, ROOT / "prepare.py", "-", "--out", tmp_path / "out", "--shard-tokens", "1500"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    programs = [subprocess.Popen([*command], text=True, **pipes) for _ in range(4)]
     text = " ".join(DOCS * 99)
-    threads = [threading.Thread(target=feed, args=(program, text[:-9])) for program in programs]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + 60
-    while sum(program.poll() is None for program in programs) > 1 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    (winner,) = [program for program in programs if program.poll() is None]
-    for thread in threads:
-        thread.join()
-    _, errors = winner.communicate(text[-9:], timeout=60)
-    assert winner.returncode == 0, errors
-    for program in set(programs) - {winner}:
-        _, errors = program.communicate()
-        assert program.returncode == 2
-        assert f"process {winner.pid} on {socket.gethostname()}" in errors
+    with contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(subprocess.Popen(command, text=True, **pipes)) for _ in range(4)]
+        for program in programs:
+            stack.callback(program.kill)
+        threads = [threading.Thread(target=feed, args=(program, text[:-9])) for program in programs]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while sum(program.poll() is None for program in programs) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        winners = [program for program in programs if program.poll() is None]
+        assert len(winners) == 1
+        for thread in threads:
+            thread.join()
+        _, errors = winners[0].communicate(text[-9:], timeout=60)
+        assert winners[0].returncode == 0, errors
+        for program in set(programs) - set(winners):
+            _, errors = program.communicate()
+            assert program.returncode == 2
+            assert f"process {winners[0].pid} on {socket.gethostname()}" in errors
     subprocess.run([*command[:-3], tmp_path / "expected", *command[-2:]], input=text, text=True, check=True, **DEVNULL)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}

@@ -73,7 +73,7 @@ def patch():
         "look at the record": lambda: wrap(api, "open_record"),
         "build the engine": lambda: wrap(run, "get_encoder"),
         "encode": lambda: wrap(run.Progress, "update", 4),
-        "write": lambda: wrap(run.Run, "_absorb", 4),
+        "write": lambda: wrap(shards.ShardWriter, "write_train", 4),
         "commit": lambda: wrap(run.Record, "write", 3),
         "shard end": lambda: wrap(shards.ShardWriter, "_complete_shard", 2),
         "end of encoding": lambda: wrap(run.Run, "_finish_encoding"),
