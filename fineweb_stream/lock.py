@@ -79,8 +79,14 @@ def _create_plainly(path: Path, owner: str) -> bool:
 def _read(path: Path) -> str | None:
     try:
         return path.read_text(errors="replace")
-    except (FileNotFoundError, PermissionError):  # Windows refuses to read what is being deleted
+    except FileNotFoundError:
         return None
+    except PermissionError as error:
+        if os.name == "nt":  # it refuses to read what is being deleted
+            return None
+        raise InputError(
+            f"{path}: {error.strerror}", "another user works in this folder: choose one with --out"
+        ) from None
 
 
 def _is_stale(holder: str, path: Path) -> bool:

@@ -155,14 +155,13 @@ def test_inside_a_small_group(make_group, texts, tmp_path, capsys, limit_mb: int
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_rival_for_memory(make_group, texts, tmp_path, stays: bool) -> None:
     """A rival takes memory: the run pauses, goes on when it ends, saves and leaves when it stays. The same bytes."""
-    path = write_documents(tmp_path, texts, 12)
+    path = write_documents(tmp_path, texts, 24)
     prepare(path, tmp_path / "expected", quiet=True)
     group = make_group(700)
     arguments = [path, "--out", tmp_path / "out", "--engine", "tiktoken", "--memory", "200MB"]
     program = group.start(sys.executable, "-c", DRIVER, "4" if stays else "60", *arguments)
     assert program.stdout
-    while "disk:" not in program.stdout.readline():
-        pass
+    assert any("disk:" in line for line in iter(program.stdout.readline, "")), "it has not come to the start"
     # What it holds on top of the run's share leaves less than the group's reserve of 5%.
     code = "x = b'x' * 655_000_000; print(flush=True); input()"
     rival = group.start(sys.executable, "-c", code, stdin=subprocess.PIPE)

@@ -490,3 +490,24 @@ def test_what_a_kill_leaves_of_a_lock(name: str, corpus_path: Path, tmp_path: Pa
     (tmp_path / "out" / name.format(dead_pid())).write_bytes(owner(dead_pid(), 5.0))
     prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="it takes two users")
+def test_lock_of_another_user(corpus_path: Path, tmp_path: Path) -> None:
+    """A lock that this user may not read is named, and the program leaves."""
+    out = tmp_path / "out"
+    out.mkdir(mode=0o777)
+    out.chmod(0o777)
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    tmp_path.chmod(0o755)
+    (out / "prepare.lock").write_text("someone")
+    (out / "prepare.lock").chmod(0o600)
+    code = (
+        "import os, sys; from fineweb_stream import lock\n"
+        "os.setuid(65534)\n"
+        "try:\n    with lock.locked(lock.Path(sys.argv[1]), print): pass\n"
+        "except Exception as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "prepare.lock: Permission denied\n  another user works in this folder" in done.stdout, done.stderr
