@@ -14,7 +14,7 @@ from .blocks import Source
 from .errors import PrepareError
 from .executors import allotted_cpus
 from .guard import MemoryGuard
-from .inputs import find_inputs
+from .inputs import as_names, find_inputs
 from .lock import locked
 from .plan import Estimate, MemoryPlan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
@@ -94,7 +94,7 @@ def prepare(
         max_tokens=max_tokens,
         engine=engine,
     )
-    names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
+    names = as_names(inputs)
     say = _nothing if quiet else _print
     folder = Path(out)
     if demo:

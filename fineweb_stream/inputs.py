@@ -35,6 +35,11 @@ _FOREIGN = {
 """First bytes that no text begins with: what that is, and the command that makes text of it."""
 
 
+def as_names(inputs: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return what a caller named, one or several, as the names that `find_inputs` takes."""
+    return [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
+
+
 def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
     """Return the files behind paths, folders and globs, in the order given; folders and globs in natural order.
 

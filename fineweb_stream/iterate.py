@@ -10,7 +10,7 @@ from pathlib import Path
 from .encoder import Ids
 from .errors import InputError, RecordError
 from .executors import Window, WorkerError, allotted_cpus, local_executor, map_ordered
-from .inputs import find_inputs
+from .inputs import as_names, find_inputs
 from .plan import WINDOW_BYTES_PER_WORKER
 from .run import BLOCKS_PER_WORKER
 from .settings import Settings
@@ -42,9 +42,8 @@ def iter_ids(
 
     Raises `InputError` for what cannot be read, `EngineError` where the fast engine is not exact.
     """
-    names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
     options = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
-    sources = make_sources(find_inputs(names, format), options)
+    sources = make_sources(find_inputs(as_names(inputs), format), options)
     n_workers = workers or allotted_cpus()
     stop = threading.Event()
     encode = functools.partial(encode_block, engine=engine, stopped=stop.is_set)

@@ -51,14 +51,12 @@ def found(record: Record) -> list[str]:
 
 
 def memory(guard: MemoryGuard, before: dict[str, Any]) -> dict[str, Any]:
-    """The record's section on memory: limits, budget, peak and every step of the guard, earlier runs' included."""
-    n_before = before.get("n_steps_before", 0)
+    """The record's section on memory: limits, budget, peak, every step of the guard; `before` is earlier runs'."""
     return {
         "budget_bytes": guard.budget_bytes,
         "limits": [limit._asdict() for limit in guard.limits],
         "peak_bytes": max(guard.peak_bytes, before.get("peak_bytes", 0)),
-        "steps": before.get("steps", [])[:n_before] + guard.steps,
-        "n_steps_before": n_before,
+        "steps": before.get("steps", []) + guard.steps,
     }
 
 

@@ -70,6 +70,7 @@ class Run:
         self._guard = guard
         self._plan = plan
         self._cluster: Cluster | None = None
+        self._memory_before = record.state.memory
         self._n_steps_said = 0
         self._trimmed_at = 0
         self._n_saved = record.state.train_tokens + record.state.val_tokens
@@ -242,7 +243,7 @@ class Run:
         now = time.monotonic()
         self._state.seconds += now - self._clock
         self._clock = now
-        self._state.memory = report.memory(self._guard, self._state.memory)
+        self._state.memory = report.memory(self._guard, self._memory_before)
         self._record.write()
         self._n_saved = self._state.train_tokens + self._state.val_tokens
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import guard as guard_module
+from fineweb_stream import report
 from fineweb_stream.cgroups import cpu_quota, memory_groups
 from fineweb_stream.errors import InputError, MemoryLimitError
 from fineweb_stream.executors import allotted_cpus
@@ -170,3 +171,15 @@ def test_guard_takes_no_time() -> None:
         guard.check()
     assert n_reads <= 2
     assert guard_module.CHECK_SECONDS == 0.5
+
+
+def test_record_keeps_the_steps_of_earlier_runs() -> None:
+    """A resumed run's record has the steps and the peak of the runs before it, once each."""
+    first, second = make_guard(), make_guard()
+    first.update(OWN, 1.0)
+    before = report.memory(first, {})
+    second.update(OTHERS, 1.0)
+    again = report.memory(second, before)
+    assert again == report.memory(second, before)
+    assert [step["used_bytes"] for step in again["steps"]] == [OWN.used, OTHERS.used]
+    assert again["peak_bytes"] == OWN.used

@@ -73,13 +73,13 @@ class Parquet:
     def read(self, block: Block) -> Texts:
         """Read the block's rows, or take the ones that it carries."""
         if block.data is not None:
-            return _texts(block.data, 0, self.options)
+            return _texts(block.data, self.options)
         metadata = _metadata(self.input)
         first_rows = _first_rows(self.input)
         groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
         with open_file(self.input) as file:
             table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
-        return _texts(table.column(0), 0, self.options)
+        return _texts(table.column(0), self.options)
 
     def sample(self, n: int) -> list[Block]:
         """Return the first rows of row groups spread over the file."""
@@ -188,7 +188,7 @@ def _first_rows(input: Input) -> list[int]:
     return list(itertools.accumulate(n_rows, initial=0))[:-1]
 
 
-def _texts(column: pa.ChunkedArray, first_record: int, options: ReadOptions) -> Texts:
+def _texts(column: pa.ChunkedArray, options: ReadOptions) -> Texts:
     """Turn a column into a list of str; nulls and bytes that are no UTF-8 are named."""
     n_records = len(column)
     changes: list[Change] = []
