@@ -39,7 +39,7 @@ def make_corpus(source: Path | None, mb: float, separator: str, column: str, wor
     them and varied repeats when it has less; 0 means all of it as it is.
     """
     stamp = [str(source.resolve()), source.stat().st_mtime_ns] if source else ["demo"]
-    key = hashlib.sha256(json.dumps([2, *stamp, mb, separator, column]).encode()).hexdigest()[:12]
+    key = hashlib.sha256(json.dumps([3, *stamp, mb, separator, column]).encode()).hexdigest()[:12]
     folder = work / f"corpus-{key}"
     if not (folder / _ABOUT).exists():
         shutil.rmtree(folder, ignore_errors=True)
