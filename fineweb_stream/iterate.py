@@ -9,10 +9,9 @@ from pathlib import Path
 
 from .encoder import Ids
 from .errors import InputError, RecordError
-from .executors import Window, WorkerError, allotted_cpus, local_executor, map_ordered
+from .executors import BLOCKS_PER_WORKER, Window, WorkerError, allotted_cpus, local_executor, map_ordered
 from .inputs import as_names, find_inputs
 from .plan import WINDOW_BYTES_PER_WORKER
-from .run import BLOCKS_PER_WORKER
 from .settings import Settings
 from .sources import make_sources
 from .worker import encode_block

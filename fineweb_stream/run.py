@@ -17,10 +17,10 @@ from . import disk, report
 from .ahead import read_ahead
 from .blocks import Block, Source
 from .changes import ChangeLog
-from .errors import InputError, Interrupted, MemoryLimitError, PrepareError
+from .errors import InputError, Interrupted, PrepareError
 from .executors import Window, local_executor, map_ordered
 from .failures import explain
-from .guard import MemoryGuard, Step, release_memory, return_large_blocks
+from .guard import MemoryGuard, return_large_blocks
 from .merge import merge
 from .plan import MemoryPlan
 from .progress import Progress
@@ -33,6 +33,7 @@ from .splits import Split, split_documents, split_text
 from .storage import check_unchanged
 from .vocab import EOT_ID, TOKEN_DTYPE
 from .waiting import notices, stopping
+from .watch import Watch
 from .worker import Encoded, encode_block, get_encoder
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
-
-BLOCKS_PER_WORKER = 3
 
 
 class Run:
@@ -67,12 +66,9 @@ class Run:
         self._signals = signals
         self._say = say
         self._quiet = quiet
-        self._guard = guard
+        self._watch = Watch(guard, record.state, say)
         self._plan = plan
         self._cluster: Cluster | None = None
-        self._memory_before = record.state.memory
-        self._n_steps_said = 0
-        self._trimmed_at = 0
         self._n_saved = record.state.train_tokens + record.state.val_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
@@ -113,7 +109,10 @@ class Run:
         encode = functools.partial(encode_block, engine=plan.engine, max_bytes=plan.max_document_bytes)
         if is_local:  # an event does not travel to other processes
             encode = functools.partial(encode, stopped=stop.is_set)
-        window = Window(self._max_blocks, plan.cluster_window_bytes if self._cluster else plan.window_bytes)
+        window = Window(
+            lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
+            plan.cluster_window_bytes if self._cluster else plan.window_bytes,
+        )
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
         with (
@@ -124,7 +123,9 @@ class Run:
 
             def tick() -> None:
                 progress.update()
-                self._watch_memory()
+                while not notices.empty():
+                    self._say(notices.get())
+                self._watch.check(self._state.seconds + time.monotonic() - self._clock)
 
             try:
                 for block, encoded in mapped(encode, self._blocks(), window, tick):
@@ -148,33 +149,6 @@ class Run:
                 stop.set()
                 stopping.set()  # reads of a network end too; the workers are waited for with this still set
                 progress.close()
-
-    def _max_blocks(self) -> int:
-        """How many blocks may be in flight, by what the memory guard calls for."""
-        n_workers = self._cluster.n_threads if self._cluster else self._plan.n_workers
-        return {
-            Step.RUN: BLOCKS_PER_WORKER * n_workers,
-            Step.FEWER: max(n_workers // 2, 1),
-            Step.ONE: 1,
-        }.get(self._guard.step, 0)
-
-    def _watch_memory(self) -> None:
-        """Say each new step of the guard once, and leave when it says so."""
-        guard, state = self._guard, self._state
-        step = guard.check()
-        for taken in guard.steps[self._n_steps_said :]:
-            self._say(f"memory: {taken['step']}: {taken['reason']}")
-        self._n_steps_said = len(guard.steps)
-        if step is not Step.RUN and guard.used_bytes != self._trimmed_at:
-            release_memory()
-            self._trimmed_at = guard.used_bytes
-        while not notices.empty():
-            self._say(notices.get())
-        report.add_sample(state, state.seconds + time.monotonic() - self._clock, guard.used_bytes)
-        if step is Step.STOP:
-            raise MemoryLimitError(
-                f"memory: {guard.reason}", "free some, or set --memory, --workers or --engine tiktoken"
-            )
 
     def _blocks(self) -> Iterator[Block]:
         """Yield the blocks that are left; no input may change while it is read."""
@@ -243,7 +217,7 @@ class Run:
         now = time.monotonic()
         self._state.seconds += now - self._clock
         self._clock = now
-        self._state.memory = report.memory(self._guard, self._memory_before)
+        self._watch.record()
         self._record.write()
         self._n_saved = self._state.train_tokens + self._state.val_tokens
 

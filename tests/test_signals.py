@@ -79,7 +79,7 @@ def patch():
         "end of encoding": lambda: wrap(run.Run, "_finish_encoding"),
         "merge": lambda: wrap(disk.Part, "copy_from", 2),
         "finish": lambda: wrap(run, "merge", after=True),
-        "long block": lambda: wrap(run.Run, "_max_blocks", 2),
+        "long block": lambda: wrap(run.Watch, "max_blocks", 2),
     }}.get(PHASE, lambda: None)()
 
 if "." not in PHASE and PHASE != "tiktoken":
