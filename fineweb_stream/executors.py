@@ -28,6 +28,9 @@ class WorkerError(Exception):
 
 TICK_SECONDS = 0.1
 
+BLOCKS_PER_WORKER = 3
+"""How many are in flight for each worker: one in work, and enough beside it that none waits for the writer."""
+
 
 @dataclass
 class Window:
@@ -59,24 +62,25 @@ def map_ordered(
     pending: deque[tuple[Block, Future[T]]] = deque()
     n_bytes = 0
     remaining = iter(blocks)
-    block = next(remaining, None)
+    is_exhausted = False
     try:
-        while block or pending:
-            if block and window.admits(len(pending), n_bytes):
-                pending.append((block, executor.submit(function, block)))
-                n_bytes += block.n_bytes
-                block = next(remaining, None)
-                continue
-            if not pending:
+        while pending or not is_exhausted:
+            admits = not is_exhausted and window.admits(len(pending), n_bytes)
+            if pending and (pending[0][1].done() or not admits):  # first, for the next block may be long in coming
+                done, future = pending.popleft()
+                n_bytes -= done.n_bytes
+                wait(future, tick)
+                if error := future.exception():
+                    raise WorkerError(done) from error
+                yield done, future.result()
+            elif not admits:
                 tick()
                 time.sleep(TICK_SECONDS)
-                continue
-            done, future = pending.popleft()
-            n_bytes -= done.n_bytes
-            wait(future, tick)
-            if error := future.exception():
-                raise WorkerError(done) from error
-            yield done, future.result()
+            elif block := next(remaining, None):
+                pending.append((block, executor.submit(function, block)))
+                n_bytes += block.n_bytes
+            else:
+                is_exhausted = True
     finally:
         for _, future in pending:
             future.cancel()

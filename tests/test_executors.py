@@ -1,0 +1,111 @@
+"""The bounded, ordered map: what is out at a time, in which order it comes back, and what a slow source may hold up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fineweb_stream.blocks import Block, Input, ReadOptions
+from fineweb_stream.executors import Window, WorkerError, map_ordered
+from fineweb_stream.sources.text import PlainText
+
+SOURCE = PlainText(0, Input("c.txt", "text", 100, ""), ReadOptions())
+
+
+def blocks(n: int, n_bytes: int = 1) -> Iterator[Block]:
+    return (Block(SOURCE, i, i + 1, n_bytes, n_bytes) for i in range(n))
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 8])
+def test_order_and_bounds(n_workers: int) -> None:
+    """Results come in the order of the blocks, and neither blocks nor bytes in flight exceed the window."""
+    out, most = set(), [0, 0]
+
+    def source() -> Iterator[Block]:
+        for block in blocks(200, 10):
+            out.add(block.start)
+            most[0] = max(most[0], len(out))
+            most[1] = max(most[1], 10 * len(out))
+            yield block
+
+    def work(block: Block) -> int:
+        time.sleep(0.001 * (block.start % 3))
+        return block.start
+
+    with ThreadPoolExecutor(n_workers) as pool:
+        found = []
+        for block, result in map_ordered(pool, work, source(), Window(lambda: 5, 35), nothing):
+            out.discard(block.start)
+            found.append(result)
+    assert found == list(range(200))
+    assert most[0] <= 5
+    assert most[1] <= 40  # one block may begin while less than the bound is out
+
+
+def test_what_is_done_is_not_held_back() -> None:
+    """A pipe may be silent for an hour: no block is asked for while one that is done waits to be written."""
+    n_yielded = n_yielded_before_fifth = 0
+    is_done = threading.Semaphore(0)
+
+    def source() -> Iterator[Block]:
+        nonlocal n_yielded_before_fifth
+        for block in blocks(5):
+            if block.start == 3:
+                assert all(is_done.acquire(timeout=10) for _ in range(3))
+                time.sleep(0.05)  # the futures are done a moment after their work
+            if block.start == 4:
+                n_yielded_before_fifth = n_yielded
+            yield block
+
+    def work(block: Block) -> None:
+        is_done.release()
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in map_ordered(pool, work, source(), Window(lambda: 100, 10**9), nothing):
+            n_yielded += 1
+    assert n_yielded == 5
+    assert n_yielded_before_fifth >= 3
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])
+def test_error_comes_in_its_turn(error: BaseException) -> None:
+    """The blocks before a bad one are yielded; what has not begun is cancelled."""
+    begun = []
+
+    def work(block: Block) -> int:
+        begun.append(block.start)
+        if block.start == 3:
+            raise error
+        return block.start
+
+    found = []
+    with ThreadPoolExecutor(1) as pool, pytest.raises(WorkerError) as raised:
+        for _, result in map_ordered(pool, work, blocks(100), Window(lambda: 8, 10**9), nothing):
+            found.append(result)
+    assert found == [0, 1, 2]
+    assert raised.value.block.start == 3
+    assert raised.value.__cause__ is error
+    assert max(begun) < 20
+
+
+def test_pause_and_leave() -> None:
+    """A window of no blocks is a pause in which `tick` is called; what it raises ends all."""
+    n_ticks = 0
+
+    def tick() -> None:
+        nonlocal n_ticks
+        n_ticks += 1
+        if n_ticks > 3:
+            raise TimeoutError
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(TimeoutError):
+        list(map_ordered(pool, lambda block: 0, blocks(3), Window(lambda: 0, 10**9), tick))
+    assert n_ticks == 4
