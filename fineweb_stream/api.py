@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,38 +104,32 @@ def prepare(
     guard = MemoryGuard(memory)
     has_parquet = any(file.format == "parquet" for file in files)
     plan = plan_memory(guard, engine, workers or allotted_cpus(), has_parquet)
-    # The engine takes longest to load, mostly without the GIL: meanwhile the inputs are looked at.
-    loading = threading.Thread(target=_load_engine, args=(plan.engine,), name="encode-load")
-    loading.start()
-    try:
+    with _engine_loading(plan.engine):
         sources = make_sources(files, settings)
-    finally:
-        loading.join()
-    if dry_run:
-        record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
-        found = _say_plan(record, settings, sources, plan, folder, say)
-        n_tokens = found.n_tokens if found else 0
-        return Result(
-            folder, n_tokens - int(n_tokens * settings.val_ratio), int(n_tokens * settings.val_ratio), 0, 0, 0.0
-        )
-    with disk.disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with Signals() as signals, locked(folder, say):
-        record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
-        reopen(folder, record, settings)
-        if record.state.status == DONE:
-            say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
-        else:
-            _say_plan(record, settings, sources, plan, folder, say)
-            run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
-            if cluster is None:
-                run.work(executor)
+        if dry_run:
+            record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
+            found = _say_plan(record, settings, sources, plan, folder, say)
+            n_tokens = found.n_tokens if found else 0
+            n_val = int(n_tokens * settings.val_ratio)
+            return Result(folder, n_tokens - n_val, n_val, 0, 0, 0.0)
+        with disk.disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with Signals() as signals, locked(folder, say):
+            record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
+            reopen(folder, record, settings)
+            if record.state.status == DONE:
+                say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
             else:
-                from .cluster import connect, find_needs  # it loads distributed
+                _say_plan(record, settings, sources, plan, folder, say)
+                run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
+                if cluster is None:
+                    run.work(executor)
+                else:
+                    from .cluster import connect, find_needs  # it loads distributed
 
-                with connect(cluster, find_needs(plan.engine, sources), say) as workers_there:
-                    run.work(cluster=workers_there)
-        state = record.state
+                    with connect(cluster, find_needs(plan.engine, sources), say) as workers_there:
+                        run.work(cluster=workers_there)
+            state = record.state
     return Result(
         folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
     )
@@ -159,9 +153,20 @@ def _say_plan(
     return found
 
 
-def _load_engine(engine: str) -> None:
-    with contextlib.suppress(PrepareError):  # raised again, and seen, where the engine is used
-        get_encoder(engine)
+@contextlib.contextmanager
+def _engine_loading(engine: str) -> Iterator[None]:
+    """Load the engine, which takes longest and mostly does without the GIL, while all else is made ready."""
+
+    def load() -> None:
+        with contextlib.suppress(PrepareError):  # raised again, and seen, where the engine is used
+            get_encoder(engine)
+
+    thread = threading.Thread(target=load, name="encode-load")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _print(line: str) -> None:

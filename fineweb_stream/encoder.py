@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -70,10 +71,13 @@ class Encoder:
                 "the engine fastokens is not installed", "pip install fastokens, or choose --engine tiktoken"
             )
         self.engine = "tiktoken" if engine == "tiktoken" or not has_fastokens else "fastokens"
-        self._reference = tiktoken_engine()
-        self._encode = self._reference
-        if self.engine == "fastokens":
-            self._encode = fastokens_engine()
+        if self.engine == "tiktoken":
+            self._encode = self._reference = tiktoken_engine()
+        else:
+            with ThreadPoolExecutor(1, "encode-load") as pool:  # fastokens reads its vocabulary without the GIL
+                loading = pool.submit(fastokens_engine)
+                self._reference = tiktoken_engine()
+                self._encode = loading.result()
             for text in HARD_TEXTS:
                 self._compare(text, self._encode([text])[0])
 
@@ -110,10 +114,10 @@ class Encoder:
                 check_chars -= self._check(batch, batch_ids, batch_lengths, check_chars)
             parts.append(batch_ids.astype(TOKEN_DTYPE))
             lengths.append(batch_lengths)
-        ids = np.concatenate(parts) if parts else np.empty(0, TOKEN_DTYPE)
         ends = np.cumsum(np.concatenate(lengths), dtype=np.int64) if lengths else np.empty(0, np.int64)
         if len(ends) > len(texts):
             ends = ends[np.cumsum(n_chunks) - 1]
+        ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, TOKEN_DTYPE), *parts])
         if eot:
             ids = np.insert(ids, ends, EOT_ID)
             ends = ends + np.arange(1, len(ends) + 1)

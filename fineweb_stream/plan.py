@@ -104,9 +104,10 @@ def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
     ratios: list[float] = []
     rates: list[float] = []
     n_text = n_tokens = size = expected = 0.0
-    for source in chosen:
+    samples = [source.sample(max(n_samples // len(chosen), 1)) for source in chosen]  # while the engine loads
+    for source, blocks in zip(chosen, samples, strict=True):
         tokens = n_bytes = 0
-        for block in source.sample(max(n_samples // len(chosen), 1)):
+        for block in blocks:
             if not rates:
                 _encode_sample(block, engine)  # the first call of all is slow: it is not what is timed
             start = time.perf_counter()
