@@ -105,7 +105,7 @@ def prepare(
     has_parquet = any(file.format == "parquet" for file in files)
     plan = plan_memory(guard, engine, workers or allotted_cpus(), has_parquet)
     with _engine_loading(plan.engine):
-        sources = make_sources(files, settings)
+        sources = make_sources(files, settings, plan.max_document_bytes)
         if dry_run:
             record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
             found = _say_plan(record, settings, sources, plan, folder, say)

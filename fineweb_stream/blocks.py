@@ -16,12 +16,16 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How records become texts. `errors` is `strict`, `replace` or `ignore`, as for `bytes.decode`."""
+    """How records become texts. `errors` is `strict`, `replace` or `ignore`, as for `bytes.decode`.
+
+    A document of more than `max_document_bytes` is one that the memory budget has no room for.
+    """
 
     text_column: str = "text"
     separator: bytes | None = None
     errors: str = "strict"
     skip_bad: bool = False
+    max_document_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class Run:
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:
         stop = threading.Event()
         plan = self._plan
-        encode = functools.partial(encode_block, engine=plan.engine, max_bytes=plan.max_document_bytes)
+        encode = functools.partial(encode_block, engine=plan.engine)
         if is_local:  # an event does not travel to other processes
             encode = functools.partial(encode, stopped=stop.is_set)
         window = Window(

@@ -63,11 +63,10 @@ class Settings:
         if self.engine not in ENGINES:
             raise InputError(f"no such engine: {self.engine!r}", f"the engines are {', '.join(ENGINES)}")
 
-    @property
-    def read_options(self) -> ReadOptions:
-        """The part that sources need."""
+    def read_options(self, max_document_bytes: int | None) -> ReadOptions:
+        """The part that sources need, and what the memory budget has room for."""
         separator = None if self.separator is None else self.separator.encode()
-        return ReadOptions(self.text_column, separator, self.errors, self.skip_bad)
+        return ReadOptions(self.text_column, separator, self.errors, self.skip_bad, max_document_bytes)
 
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""

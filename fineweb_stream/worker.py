@@ -39,17 +39,16 @@ def encode_block(
     block: Block,
     engine: str,
     stopped: Callable[[], bool] = lambda: False,
-    max_bytes: int | None = None,
     is_checked: bool = True,
 ) -> Encoded:
     """Read and encode one block; with `is_checked` the first one, and a sample of the others, by both engines.
 
-    A block of more than `max_bytes` is a single document that the memory budget has no room for.
+    A block of more than `max_document_bytes` is a single document that the memory budget has no room for.
 
     Raises `RecordError`, `InputError`, `EngineError`; `KeyboardInterrupt` soon after `stopped` says yes.
     """
-    is_too_large = max_bytes is not None and block.n_bytes > max_bytes
-    texts = _skip_too_large(block, max_bytes or 0) if is_too_large else block.read()
+    max_bytes = block.source.options.max_document_bytes
+    texts = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
     is_plain = not block.source.unit
     ids, ends = get_encoder(engine).encode(
         texts.texts, eot=not is_plain, check_chars=_check_chars(block) if is_checked else 0, stopped=stopped

@@ -6,6 +6,7 @@ The inputs are a tenth of what people meet; FINEWEB_STREAM_FULL_SIZE=1 makes the
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -129,13 +130,30 @@ def write_long_documents(folder: Path, texts: list[str]) -> Path:
     return folder / "c.jsonl"
 
 
+def write_long_rows(folder: Path, texts: list[str], **options: object) -> Path:
+    """One row group of long documents, each with pages of its own."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    options = {"use_dictionary": False, "write_batch_size": 1} | options
+    with pq.ParquetWriter(
+        folder / "c.parquet", pa.schema({"text": pa.string()}), compression="zstd", **options
+    ) as file:
+        docs = [" ".join(random.choices(texts, k=20))[:20_000_000] for _ in range(int(50 * SCALE))]
+        file.write_table(pa.table({"text": docs}), row_group_size=10**9)
+    return folder / "c.parquet"
+
+
 def write_documents(folder: Path, texts: list[str], times: int) -> Path:
     docs = [text[i * 2000 : (i + 1) * 2000] for text in texts for i in range(400)]
     return write_jsonl(folder / "c.jsonl", docs * times)
 
 
-@pytest.mark.parametrize("limit_mb", [800, 450])
-@pytest.mark.parametrize("write", [write_text, write_row_group, write_tiny, write_long_documents])
+WRITERS = (write_text, write_row_group, write_tiny, write_long_documents)
+
+
+@pytest.mark.parametrize(
+    ("limit_mb", "write"),
+    [*itertools.product([800, 450], WRITERS), (800, write_long_rows)],  # for which 450 MiB are named as too little
+)
 def test_inside_a_small_group(make_group, texts, tmp_path, capsys, limit_mb: int, write) -> None:
     """A long text, a huge row group, tiny and huge documents: all finish, none is killed."""
     path = write(tmp_path, texts)
@@ -209,6 +227,16 @@ def test_a_document_too_large_is_named(run_program, texts, tmp_path) -> None:
     record = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert record["state"]["n_changes"] == {"skipped": 1}
     assert record["state"]["train_documents"] + record["state"]["val_documents"] == 2
+
+
+def test_a_page_too_large_is_named(run_program, texts, tmp_path) -> None:
+    """Long documents in one page, which is decoded whole: exit 3 with rows and sizes, before anything is written."""
+    path = write_long_rows(tmp_path, texts, write_batch_size=1024)
+    done = run_program(path, "--memory", "300MB")
+    assert done.returncode == 3, done.stdout
+    assert f"c.parquet, rows 1 to {int(50 * SCALE)}: a page of " in done.stderr
+    assert "write_batch_size=1" in done.stderr
+    assert not list((tmp_path / "out").glob("*.bin*"))
 
 
 def test_dry_run_estimates_and_writes_nothing(corpus, run_program, tmp_path) -> None:

@@ -102,8 +102,8 @@ class Program:
 
     def wait_for_phase(self) -> None:
         """Return when it has come to the phase."""
-        while (line := self.process.stdout.readline()) != "PHASE\n":
-            assert line, f"never came to the phase: {self.process.stderr.read()}"
+        while not (line := self.process.stdout.readline()).endswith("PHASE\n"):  # another thread's may begin the line
+            assert line, f"never came to the phase {self.process.args[3]}: {self.process.stderr.read()}"
 
     def stop(self, *numbers: int, pause: float = 0.0) -> tuple[int, str, float]:
         """Send signals; return the exit status as a shell sees it, what was said, and how long it took."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..blocks import Input, Source
+from ..blocks import Input, ReadOptions, Source
 from ..errors import InputError
 from ..settings import Settings
 from .demo import Demo
@@ -14,12 +14,12 @@ from .parquet import Parquet, check_parquet
 from .text import PlainText, SeparatedText
 
 
-def make_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
-    """Return a source for each input, in order.
+def make_sources(inputs: Sequence[Input], settings: Settings, max_document_bytes: int | None = None) -> list[Source]:
+    """Return a source for each input, in order; a larger document is named, or skipped.
 
     Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column.
     """
-    options = settings.read_options
+    options = settings.read_options(max_document_bytes)
     plain = [input for input in inputs if input.format == "text" and settings.separator is None]
     if plain and len(plain) < len(inputs):
         other = next(input for input in inputs if input not in plain)
@@ -28,7 +28,7 @@ def make_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
             r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
         )
     if plain:
-        return _plain_sources(inputs, settings)
+        return _plain_sources(inputs, settings, options)
     sources: list[Source] = []
     for number, input in enumerate(inputs):
         if input.format == "demo":
@@ -45,7 +45,7 @@ def make_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
     return sources
 
 
-def _plain_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
+def _plain_sources(inputs: Sequence[Input], settings: Settings, options: ReadOptions) -> list[Source]:
     """The validation split is the first `val_ratio` of all bytes, which may end in any of the files."""
     sources: list[Source] = []
     remaining = math.ceil(settings.val_ratio * sum(input.size for input in inputs))
@@ -55,7 +55,7 @@ def _plain_sources(inputs: Sequence[Input], settings: Settings) -> list[Source]:
     for number, input in enumerate(inputs):
         ratio = settings.val_ratio if input.is_stream and settings.val_tokens is None else None
         val_bytes = min(remaining, input.size)
-        sources.append(PlainText(number, input, settings.read_options, val_bytes, ratio, has_text))
+        sources.append(PlainText(number, input, options, val_bytes, ratio, has_text))
         remaining -= min(remaining, input.size)
         has_text = has_text or input.is_stream or input.size > 0
     return sources

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
-from ..errors import InputError, RecordError
+from ..errors import InputError, MemoryLimitError, RecordError
 from ..storage import SAMPLE_BYTES, open_file
+from ..units import format_size
+from .pages import page_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +32,8 @@ STREAM_BUFFER_BYTES = 2 << 20
 MAX_BLOCK_ROWS = 50_000
 """A row group of more rows is too: tiny documents take more memory as objects than as text."""
 
-_BATCH_ROWS = 64
+MAX_BATCH_ROWS, BATCH_BYTES = 16, 4096
+"""How many rows are decoded at a time: this many, or of this much text on average. Few: any of them may be huge."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Parquet:
             next_row = first_row + group.num_rows
             if next_row > start:
                 group_bytes = group.column(column).total_uncompressed_size
-                is_large = group_bytes > MAX_ROW_GROUP_BYTES or group.num_rows > MAX_BLOCK_ROWS
+                is_long = group_bytes > MAX_ROW_GROUP_BYTES or group.num_rows > MAX_BLOCK_ROWS
+                is_large = is_long and group.num_rows > 1  # a row alone is its own block, whatever its length
                 is_full = n_bytes + group_bytes > self.block_bytes or next_row - run_start > MAX_BLOCK_ROWS
                 if run_groups and (is_large or is_full):
                     yield self._block(metadata, run_start, first_row, n_bytes)
@@ -101,30 +105,61 @@ class Parquet:
         share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
         return Block(self, start, stop, n_bytes, share, data=data)
 
+    def _check_pages(self, n_bytes: int, start: int, stop: int) -> None:
+        limit = self.options.max_document_bytes
+        if limit is not None and n_bytes > limit:
+            raise MemoryLimitError(
+                f"{self.input.path}, rows {start + 1:,} to {stop:,}: a page of {format_size(n_bytes)}, which has to be"
+                f" decoded whole, but the memory budget has room for one of {format_size(limit)}",
+                "give it more with --memory, or write the file anew with smaller pages"
+                " (pyarrow: write_table(..., use_dictionary=False, write_batch_size=1))",
+            )
+
     def _stream(self, metadata: pq.FileMetaData, group: int, first_row: int, start: int) -> Iterator[Block]:
         """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
         import pyarrow as pa
 
+        info = metadata.row_group(group)
+        chunk = info.column(_column_index(metadata, self))
+        mean_bytes = chunk.total_uncompressed_size // max(info.num_rows, 1)
         with open_file(self.input) as file:
+            self._check_pages(page_bytes(file, chunk), first_row, first_row + info.num_rows)
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
-                batch_size=_BATCH_ROWS, row_groups=[group], columns=[self.options.text_column], use_threads=False
+                batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
+                row_groups=[group],
+                columns=[self.options.text_column],
+                use_threads=False,
             )
             held: list[pa.Array] = []
-            n_bytes = n_rows = 0
-            row = first_row
-            for batch in batches:
-                skipped = min(max(start - row, 0), len(batch))
-                row += len(batch)
-                if skipped == len(batch):
-                    continue
-                held.append(batch.column(0).slice(skipped))
-                n_rows += len(held[-1])
-                n_bytes += held[-1].nbytes
+            n_bytes = 0
+            held_row = row = first_row
+            for rows in _iter_rows(batches, self.block_bytes):
+                if row + len(rows) > start:
+                    rows = rows.slice(max(start - row, 0))
+                    row = max(start, row)
+                    if not held:
+                        held_row = row
+                    elif n_bytes + rows.nbytes > 2 * self.block_bytes:  # a long row stands alone: it may be too large
+                        yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+                        held, n_bytes, held_row = [], 0, row
+                    held.append(rows)
+                    n_bytes += rows.nbytes
+                row += len(rows)
                 if n_bytes >= self.block_bytes:
-                    yield self._block(metadata, row - n_rows, row, n_bytes, pa.chunked_array(held))
-                    held, n_bytes, n_rows = [], 0, 0
+                    yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+                    held, n_bytes = [], 0
             if held:
-                yield self._block(metadata, row - n_rows, row, n_bytes, pa.chunked_array(held))
+                yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+
+
+def _iter_rows(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.Array]:
+    """Yield the only column of batches; where it holds more than `max_bytes`, row by row."""
+    for batch in batches:
+        column = batch.column(0)
+        if column.nbytes <= max_bytes:
+            yield column
+        else:
+            yield from (column.slice(i, 1) for i in range(len(column)))
 
 
 def check_parquet(source: Parquet) -> None:
