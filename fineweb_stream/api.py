@@ -15,6 +15,7 @@ from .errors import PrepareError
 from .executors import allotted_cpus
 from .guard import MemoryGuard
 from .inputs import as_names, find_inputs
+from .layouts import NANOGPT
 from .lock import locked
 from .plan import Estimate, MemoryPlan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
@@ -51,6 +52,7 @@ def prepare(
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     max_tokens: int | None = None,
     keep_shards: bool = False,
+    layout: str = NANOGPT.name,
     format: str | None = None,
     text_column: str = "text",
     separator: str | None = None,
@@ -93,6 +95,7 @@ def prepare(
         keep_shards=keep_shards,
         max_tokens=max_tokens,
         engine=engine,
+        layout=layout,
     )
     names = as_names(inputs)
     say = _nothing if quiet else _print
@@ -118,7 +121,7 @@ def prepare(
             record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
             reopen(folder, record, settings)
             if record.state.status == DONE:
-                say(f"already done; nothing to do\n{report.outputs(folder, record.state)}")
+                say(f"already done; nothing to do\n{report.outputs(folder, record)}")
             else:
                 _say_plan(record, settings, sources, plan, folder, say)
                 run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import __version__
 from .errors import InputError, Interrupted, PrepareError, RemoteError
+from .layouts import LAYOUTS, NANOGPT
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .signals import Signals
 from .units import parse_size
@@ -90,6 +91,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N goes on from there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
+    add(
+        "--layout",
+        choices=tuple(LAYOUTS),
+        default=NANOGPT.name,
+        metavar="NAME",
+        help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
+    )
     add("--format", choices=FORMATS, help="what the inputs are, where their names do not tell")
     add("--text-column", default="text", metavar="C", help="field of jsonl, column of parquet (default: text)")
     add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")

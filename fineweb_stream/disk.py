@@ -96,14 +96,16 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
 class Part:
     """A file that grows under a temporary name; it holds `n_bytes` when it is taken up again, and no more.
 
-    With `is_hashed` its SHA-256 is kept up to date, which reads again what is there already.
+    With `is_hashed` its SHA-256 is kept up to date, which reads again what is there already. `header_bytes` before all
+    that are left free for a header that is only known at the end; neither `n_bytes` nor the hash covers them.
 
     Raises `PrepareError` when it holds less, `DiskError` when the disk does not take what is written.
     """
 
-    def __init__(self, path: Path, n_bytes: int = 0, is_hashed: bool = True) -> None:
+    def __init__(self, path: Path, n_bytes: int = 0, is_hashed: bool = True, header_bytes: int = 0) -> None:
         self.path = path
         self.n_bytes = n_bytes
+        self._header_bytes = header_bytes
         self._part = part_path(path)
         self._digest = hashlib.sha256()
         self._is_synced = False
@@ -113,17 +115,18 @@ class Part:
             self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | _O_BINARY, 0o666)
             has_bytes = os.fstat(self._fd).st_size
         try:
-            if has_bytes < n_bytes:
+            if n_bytes and has_bytes < header_bytes + n_bytes:
                 raise PrepareError(
-                    f"{self._part}: holds {has_bytes:,} bytes, but the record of the run says {n_bytes:,}",
+                    f"{self._part}: holds {has_bytes:,} bytes, but the record of the run says"
+                    f" {header_bytes + n_bytes:,}",
                     "the file was changed by something else: start over with --overwrite",
                 )
             with disk_errors(path):
-                os.ftruncate(self._fd, n_bytes)
+                os.ftruncate(self._fd, header_bytes + n_bytes)  # a header that is not there yet is zeros
                 sync_folder(path.parent)
-            for data in read_pieces(self._part, 0, n_bytes if is_hashed else 0):
+            for data in read_pieces(self._part, header_bytes, header_bytes + n_bytes if is_hashed else 0):
                 self._digest.update(data)
-            os.lseek(self._fd, n_bytes, os.SEEK_SET)
+            os.lseek(self._fd, 0, os.SEEK_END)
         except BaseException:
             self.close()
             raise
@@ -142,6 +145,16 @@ class Part:
         self._digest.update(data)
         self.n_bytes += memoryview(data).nbytes
         self._is_synced = False
+
+    def write_header(self, data: bytes) -> None:
+        """Fill the room that was left for the header; durable after `sync`."""
+        assert len(data) == self._header_bytes
+        if data:
+            with disk_errors(self.path, len(data)):
+                os.lseek(self._fd, 0, os.SEEK_SET)
+                _write_all(self._fd, data)
+                os.lseek(self._fd, 0, os.SEEK_END)
+            self._is_synced = False
 
     def sync(self) -> None:
         """Make durable what was written."""

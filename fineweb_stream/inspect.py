@@ -199,8 +199,9 @@ class _Tally:
 def _iter_pieces(tokens: Tokens) -> Iterator[Ids]:
     """Yield all ids, read and not mapped: what is mapped counts as this process's memory until the system takes it."""
     place = 0
-    for path in tokens.paths:
+    for path, start in zip(tokens.paths, tokens.starts, strict=True):
         with path.open("rb") as file:
+            file.seek(start)
             while len(ids := np.fromfile(file, TOKEN_DTYPE, PIECE_TOKENS)):
                 yield _check(ids, tokens, place)
                 place += len(ids)
@@ -211,9 +212,10 @@ def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
     if ids.max() > EOT_ID:
         first = int(np.argmax(ids > EOT_ID))
         path, place = tokens.locate(start + first)
+        byte = tokens.starts[tokens.paths.index(path)] + place * TOKEN_DTYPE.itemsize
         raise InputError(
-            f"{path}, token {place:,} (byte {2 * place:,}): id {ids[first]}, but GPT-2's ids end at {EOT_ID}",
-            "not a file of GPT-2 ids as uint16: it has a header, or another tokenizer or dtype made it",
+            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but GPT-2's ids end at {EOT_ID}",
+            "not a file of GPT-2 ids as uint16: it has an unknown header, or another tokenizer or dtype made it",
         )
     return ids
 

@@ -1,4 +1,7 @@
-"""Shards -> `train.bin`, each deleted once its bytes are safe there: the disk holds one shard twice at most."""
+"""Shards -> `train.bin`, each deleted once its bytes are safe there: the disk holds one shard twice at most.
+
+In a layout whose shards are the result they are only held against the record.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,65 @@ from pathlib import Path
 from . import disk
 from .errors import PrepareError
 from .executors import wait
+from .layouts import LAYOUTS, Layout
 from .record import State
+from .settings import Settings
 from .shards import TRAIN_NAME, shard_path
-from .vocab import TOKEN_DTYPE
 
 
 def merge(
     folder: Path,
     state: State,
-    shard_tokens: int,
-    keep_shards: bool,
+    settings: Settings,
     commit: Callable[[], None],
     check: Callable[[], None],
-) -> str:
-    """Concatenate the shards into `train.bin.part`, durably, and return its SHA-256 (hexadecimal).
+) -> None:
+    """Concatenate the shards into `train.bin.part`, durably, if that is the layout; complete `state.outputs`.
 
     Takes up where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
 
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
-    n_shards = len(state.shard_sha256)
-    sizes = [shard_tokens * TOKEN_DTYPE.itemsize] * (n_shards - 1)
-    sizes.append(state.train_tokens * TOKEN_DTYPE.itemsize - sum(sizes))
-    _check_shards(folder, state, sizes, keep_shards)
+    layout = LAYOUTS[settings.layout]
+    lengths = [settings.shard_tokens] * (len(state.shard_sha256) - 1)
+    lengths.append(state.train_tokens - sum(lengths))
+    sizes = [layout.n_bytes(n) for n in lengths]
+    _check_shards(folder, state, sizes, settings.keep_shards, layout)
+    n_tokens = {layout.val_name: state.val_tokens}
+    if layout.is_merged:
+        sha256 = _join(folder, state, sizes, settings.keep_shards, commit, check)
+        n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256}
+    else:
+        for number, sha256 in enumerate(state.shard_sha256):
+            name = layout.shard_name(number)
+            n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256}
+    for name, n in n_tokens.items():
+        state.outputs[name] |= {"tokens": n, "bytes": layout.n_bytes(n)}
+
+
+def give_names(folder: Path, state: State) -> None:
+    """Give the outputs, which are complete, their final names where they have them not yet.
+
+    Raises `PrepareError` for one that is not as `state` says.
+    """
+    for name, output in state.outputs.items():
+        path, part = folder / name, disk.part_path(folder / name)
+        is_part = part.exists()
+        _check_size(part if is_part else path, output["bytes"])
+        if is_part:
+            disk.replace(part, path)
+
+
+def _join(
+    folder: Path,
+    state: State,
+    sizes: list[int],
+    keep_shards: bool,
+    commit: Callable[[], None],
+    check: Callable[[], None],
+) -> str:
+    """Do as `merge` says with shards of these sizes (bytes); return the SHA-256 of all (hexadecimal)."""
+    n_shards = len(sizes)
     if not keep_shards:
         _remove_merged(folder, state, commit)
         if n_shards == 1:
@@ -66,18 +105,22 @@ def merge(
     return digest.hexdigest()
 
 
-def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: bool) -> None:
+def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: bool, layout: Layout) -> None:
     """Raise `PrepareError` unless every shard that is left to merge is there and whole."""
     for number in range(state.merged_shards, len(sizes)):
-        path, part = shard_path(folder, number), disk.part_path(folder / TRAIN_NAME)
+        path, part = shard_path(folder, number, layout), disk.part_path(folder / TRAIN_NAME)
         if number == 0 and not keep_shards and not path.exists() and (part.exists() or (folder / TRAIN_NAME).exists()):
             continue  # it is the beginning of train.bin already
-        n_bytes = path.stat().st_size if path.exists() else 0
-        if n_bytes != sizes[number]:
-            raise PrepareError(
-                f"{path}: holds {n_bytes:,} bytes, but the record of the run says {sizes[number]:,}",
-                "the file was changed by something else: start over with --overwrite",
-            )
+        _check_size(path, sizes[number])
+
+
+def _check_size(path: Path, expected: int) -> None:
+    n_bytes = path.stat().st_size if path.exists() else 0
+    if n_bytes != expected:
+        raise PrepareError(
+            f"{path}: holds {n_bytes:,} bytes, but the record of the run says {expected:,}",
+            "the file was changed by something else: start over with --overwrite",
+        )
 
 
 def _remove_merged(folder: Path, state: State, commit: Callable[[], None]) -> None:

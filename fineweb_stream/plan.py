@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from . import disk
 from .blocks import Block, Source
-from .errors import DiskError, MemoryLimitError, RecordError
+from .errors import DiskError, InputError, MemoryLimitError, RecordError
 from .guard import HIGH_SHARE, MB, MemoryGuard
+from .layouts import LAYOUTS
 from .record import State
 from .settings import Settings
+from .shards import TRAIN_NAME
 from .storage import is_url
 from .units import format_duration, format_size
 from .vocab import TOKEN_DTYPE
@@ -139,27 +141,36 @@ def _encode_sample(block: Block, engine: str) -> Encoded | None:
 
 def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from."""
+    layout = LAYOUTS[settings.layout]
     shard = settings.shard_tokens * TOKEN_DTYPE.itemsize
-    once = found.output_bytes
-    twice = once if settings.keep_shards else 0 if once <= shard else shard
+    once = found.output_bytes + layout.header_bytes * (found.n_tokens // settings.shard_tokens + 2)
+    twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
     return max(once + twice - (state.train_tokens + state.val_tokens) * TOKEN_DTYPE.itemsize, 0)
 
 
 def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int) -> list[str]:
     """Say what will be made, the disk it takes and how long.
 
-    Raises `DiskError` when the disk is too small.
+    Raises `DiskError` when the disk is too small, `InputError` when the validation split is too large for its file.
     """
     if found is None:
         return ["tokens: not known before the end (a stream, or very long documents)"]
+    layout = LAYOUTS[settings.layout]
     val = settings.val_tokens or found.n_tokens * settings.val_ratio
     needed, free = disk_needed(found, settings, state), disk.free_bytes(out)
     time = format_duration(found.n_bytes / (found.bytes_per_second * n_workers))
     lines = [
         f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each;"
-        f" train.bin {format_size((found.n_tokens - val) * 2)}, val.bin {format_size(val * 2)}",
+        f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size((found.n_tokens - val) * 2)},"
+        f" {layout.val_name} {format_size(val * 2)}",
         f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free; time: about {time}",
     ]
+    if val * (1 - found.spread) > layout.max_tokens and settings.max_tokens is None:
+        raise InputError(
+            f"{layout.val_name} will have about {val:,.0f} tokens, a file of --layout {layout.name} at most"
+            f" {layout.max_tokens:,}",
+            "lower --val-ratio",
+        )
     if needed > free:
         raise DiskError(
             f"{out}: about {format_size(needed)} will be needed there at the peak, {format_size(free)} are free",

@@ -16,6 +16,7 @@ from typing import Any
 from . import disk
 from .blocks import Input
 from .errors import PrepareError
+from .layouts import LAYOUTS, NANOGPT, Layout
 
 RECORD_NAME = "prepare.json"
 FORMAT = 1
@@ -30,7 +31,8 @@ class State:
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
     rows or documents of that input came before. `skip_train` and `skip_val` ids from there on are written already (the
-    run was told to stop after so many tokens). Shards before `len(shard_sha256)` are complete.
+    run was told to stop after so many tokens). Shards before `len(shard_sha256)` are complete. Each SHA-256 here and in
+    `outputs` is that of the ids alone; without a header, as nanoGPT's files are, that is the file's.
     """
 
     status: str = ENCODING
@@ -75,6 +77,11 @@ class Record:
     state: State
     names: list[str] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        """What the files look like."""
+        return LAYOUTS[self.settings["layout"]]
 
     def write(self) -> None:
         """Replace the record durably."""
@@ -139,7 +146,10 @@ def read_record(folder: Path) -> Record | None:
         about = {
             k: v for k, v in content.items() if k not in ("format", "status", "names", "settings", "inputs", "state")
         }
-        return Record(path, content["settings"], inputs, state, content["names"], about)
+        settings = {"layout": NANOGPT.name} | content["settings"]  # there was no other when the first runs began
+        if settings["layout"] not in LAYOUTS:
+            raise ValueError(f"layout {settings['layout']!r}")
+        return Record(path, settings, inputs, state, content["names"], about)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {error})", start_over) from None
 

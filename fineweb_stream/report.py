@@ -13,7 +13,7 @@ from .blocks import Source
 from .errors import InputError
 from .guard import MemoryGuard
 from .record import DONE, ENCODING, Record, State
-from .shards import TRAIN_NAME, VAL_NAME
+from .shards import TRAIN_NAME
 from .units import format_size
 from .vocab import EOT_ID, TOKEN_DTYPE
 
@@ -84,12 +84,16 @@ def check_worth(state: State, sources: Sequence[Source]) -> None:
         )
 
 
-def outputs(folder: Path, state: State) -> str:
+def outputs(folder: Path, record: Record) -> str:
     """Say where the files are and what is in them."""
+    state, layout = record.state, record.layout
+    train, last = TRAIN_NAME, len(state.shard_sha256) - 1
+    if not layout.is_merged:
+        train = layout.shard_name(0) + (f" to {layout.shard_name(last)}" if last else "")
     lines = []
     for name, tokens, documents in (
-        (TRAIN_NAME, state.train_tokens, state.train_documents),
-        (VAL_NAME, state.val_tokens, state.val_documents),
+        (train, state.train_tokens, state.train_documents),
+        (layout.val_name, state.val_tokens, state.val_documents),
     ):
         of = f" of {documents:,} documents" if state.n_documents else ""
         lines.append(f"{folder / name}: {tokens:,} tokens{of}")
@@ -113,9 +117,10 @@ def result(folder: Path, record: Record) -> list[str]:
         ratio = 2 * MIN_VAL_TOKENS / (state.train_tokens + state.val_tokens)
         advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
         lines.append(
-            f"warning: val.bin has {state.val_tokens:,} tokens; a block size of {MIN_VAL_TOKENS:,} needs more:"
-            f" {advice} would do"
+            f"warning: {record.layout.val_name} has {state.val_tokens:,} tokens;"
+            f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do"
         )
-    lines.append(outputs(folder, state))
-    lines.append(f"train on it: python train.py --dataset={folder.resolve().name}")
+    lines.append(outputs(folder, record))
+    usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
+    lines.append(f"train on it: {usage}")
     return lines

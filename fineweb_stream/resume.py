@@ -12,9 +12,10 @@ from . import disk
 from .blocks import Input
 from .changes import CHANGES_NAME
 from .errors import InputError, PrepareError
+from .layouts import LAYOUTS
 from .record import DONE, ENCODING, RECORD_NAME, Record, State, portable, read_record
 from .settings import Settings
-from .shards import TRAIN_NAME, VAL_NAME, shard_path
+from .shards import TRAIN_NAME, shard_path
 from .storage import is_url
 from .vocab import TOKEN_DTYPE
 
@@ -95,11 +96,12 @@ def clear(folder: Path) -> None:
 
 def _outputs(folder: Path) -> Iterator[Path]:
     """Yield what a run writes, complete files before their temporary forms."""
-    names = [folder / TRAIN_NAME, folder / VAL_NAME, folder / CHANGES_NAME, *sorted(folder.glob("train_shard_*.bin"))]
-    yield from (path for path in names if path.exists())
-    yield from (
-        p for p in (*map(disk.part_path, names[:3]), *sorted(folder.glob("train_shard_*.bin.part"))) if p.exists()
-    )
+    suffixes = sorted({layout.suffix for layout in LAYOUTS.values()})
+    names = [folder / name for name in (TRAIN_NAME, *(f"val{suffix}" for suffix in suffixes), CHANGES_NAME)]
+    for end in ("", ".part"):
+        yield from (path for name in names if (path := name.with_name(name.name + end)).exists())
+        for suffix in suffixes:
+            yield from sorted(folder.glob(f"train_shard_*{suffix}{end}"))
 
 
 def _check_outputs(folder: Path, record: Record) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import disk, report
+from . import report
 from .ahead import read_ahead
 from .blocks import Block, Source
 from .changes import ChangeLog
@@ -21,17 +21,17 @@ from .errors import InputError, Interrupted, PrepareError
 from .executors import Window, local_executor, map_ordered
 from .failures import explain
 from .guard import MemoryGuard, return_large_blocks
-from .merge import merge
+from .merge import give_names, merge
 from .plan import MemoryPlan
 from .progress import Progress
 from .record import DONE, ENCODING, MERGING, Record
 from .resume import clear
 from .settings import Settings
-from .shards import TRAIN_NAME, VAL_NAME, ShardWriter
+from .shards import ShardWriter
 from .signals import Signals
 from .splits import Split, split_documents, split_text
 from .storage import check_unchanged
-from .vocab import EOT_ID, TOKEN_DTYPE
+from .vocab import EOT_ID
 from .waiting import notices, stopping
 from .watch import Watch
 from .worker import Encoded, encode_block, get_encoder
@@ -116,7 +116,7 @@ class Run:
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
         with (
-            ShardWriter(self._folder, self._settings.shard_tokens, self._state) as writer,
+            ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.layout) as writer,
             ChangeLog(self._folder, self._state, self._say) as changes,
         ):
             committed = time.monotonic()
@@ -228,7 +228,7 @@ class Run:
         except InputError:
             self._is_worthless = True
             raise
-        self._state.outputs[VAL_NAME] = {"sha256": writer.finish()}
+        writer.finish()
         changes.finish()
         self._state.status = MERGING
         self._is_whole = True
@@ -237,21 +237,8 @@ class Run:
     def _merge(self) -> None:
         state, signals = self._state, self._signals
         with signals.deferred():
-            sha256 = merge(
-                self._folder,
-                state,
-                self._settings.shard_tokens,
-                self._settings.keep_shards,
-                commit=self._write_record,
-                check=signals.check,
-            )
-            n_tokens = {VAL_NAME: state.val_tokens, TRAIN_NAME: state.train_tokens}
-            state.outputs[TRAIN_NAME] = {"sha256": sha256}
-            for name, n in n_tokens.items():
-                part = disk.part_path(self._folder / name)
-                if part.exists():
-                    disk.replace(part, self._folder / name)
-                state.outputs[name] |= {"tokens": n, "bytes": n * TOKEN_DTYPE.itemsize}
+            merge(self._folder, state, self._settings, commit=self._write_record, check=signals.check)
+            give_names(self._folder, state)
             state.status = DONE
             self._write_record()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .blocks import ReadOptions
 from .errors import InputError
+from .layouts import LAYOUTS, NANOGPT
 
 FORMATS = ("text", "jsonl", "parquet")
 ENGINES = ("auto", "tiktoken", "fastokens")
@@ -46,6 +47,7 @@ class Settings:
     keep_shards: bool = False
     engine: str = "auto"
     max_tokens: int | None = None
+    layout: str = NANOGPT.name
 
     def __post_init__(self) -> None:
         if not 0 < self.val_ratio < 1:
@@ -62,6 +64,17 @@ class Settings:
             raise InputError(f"--errors {self.errors}: no such way", "strict, replace or ignore")
         if self.engine not in ENGINES:
             raise InputError(f"no such engine: {self.engine!r}", f"the engines are {', '.join(ENGINES)}")
+        if self.layout not in LAYOUTS:
+            raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
+        layout = LAYOUTS[self.layout]
+        for option, n in (("--shard-tokens", self.shard_tokens), ("--val-tokens", self.val_tokens or 0)):
+            if n > layout.max_tokens:
+                raise InputError(
+                    f"{option} {n:,}: a file of --layout {layout.name} has at most {layout.max_tokens:,} tokens",
+                    "try 100M",
+                )
+        if not layout.is_merged:
+            object.__setattr__(self, "keep_shards", True)  # given or not: they are the result
 
     def read_options(self, max_document_bytes: int | None) -> ReadOptions:
         """The part that sources need, and what the memory budget has room for."""

@@ -1,4 +1,4 @@
-"""Ids -> `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`."""
+"""Ids -> `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`: in any layout."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from types import TracebackType
 
 from . import disk
 from .encoder import Ids
+from .errors import InputError
+from .layouts import NANOGPT, Layout
 from .record import State
 from .vocab import TOKEN_DTYPE
 
-TRAIN_NAME, VAL_NAME = "train.bin", "val.bin"
+TRAIN_NAME = "train.bin"
 
 
-def shard_path(folder: Path, number: int) -> Path:
-    """The final name of a shard."""
-    return folder / f"train_shard_{number:04d}.bin"
+def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
+    """Where a shard is, under its final name."""
+    return folder / layout.shard_name(number)
 
 
 class ShardWriter:
@@ -24,14 +26,15 @@ class ShardWriter:
 
     Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths.
 
-    Raises `DiskError`; `PrepareError` when there is less than the state says.
+    Raises `DiskError`; `PrepareError` when there is less than the state says; `InputError` when val outgrows a file.
     """
 
-    def __init__(self, folder: Path, shard_tokens: int, state: State) -> None:
+    def __init__(self, folder: Path, shard_tokens: int, state: State, layout: Layout = NANOGPT) -> None:
         self._folder = folder
         self._shard_tokens = shard_tokens
         self._state = state
-        self._val = disk.Part(folder / VAL_NAME, state.val_tokens * TOKEN_DTYPE.itemsize)
+        self._layout = layout
+        self._val = self._open(folder / layout.val_name, state.val_tokens)
         self._shard: disk.Part | None = None
         try:
             n_complete = len(state.shard_sha256)
@@ -65,6 +68,12 @@ class ShardWriter:
 
     def write_val(self, ids: Ids) -> None:
         """Append ids (uint16) to the validation split."""
+        if self._state.val_tokens + len(ids) > self._layout.max_tokens:
+            raise InputError(
+                f"{self._val.path}: more than {self._layout.max_tokens:,} tokens, and --layout {self._layout.name}"
+                " cannot count them",
+                "start over with --overwrite and a lower --val-ratio or --val-tokens",
+            )
         self._val.write(ids.data)
         self._state.val_tokens += len(ids)
 
@@ -74,12 +83,13 @@ class ShardWriter:
         if self._shard:
             self._shard.sync()
 
-    def finish(self) -> str:
-        """Complete the last shard; return the hash of val.bin, which keeps its temporary name."""
+    def finish(self) -> None:
+        """Complete the last shard and the validation split, which keeps its temporary name."""
         self._complete_shard()
+        self._val.write_header(self._layout.make_header(self._state.val_tokens))
         self._val.sync()
         self.close()
-        return self._val.sha256
+        self._state.outputs[self._layout.val_name] = {"sha256": self._val.sha256}
 
     def close(self) -> None:
         """Leave everything as it is."""
@@ -89,17 +99,21 @@ class ShardWriter:
 
     def _open_shard(self, n_tokens: int) -> None:
         number = len(self._state.shard_sha256)
-        self._shard = disk.Part(shard_path(self._folder, number), n_tokens * TOKEN_DTYPE.itemsize)
+        self._shard = self._open(shard_path(self._folder, number, self._layout), n_tokens)
+
+    def _open(self, path: Path, n_tokens: int) -> disk.Part:
+        return disk.Part(path, n_tokens * TOKEN_DTYPE.itemsize, header_bytes=self._layout.header_bytes)
 
     def _complete_shard(self) -> None:
         assert self._shard
+        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // TOKEN_DTYPE.itemsize))
         self._shard.finish()
         self._state.shard_sha256.append(self._shard.sha256)
         self._shard = None
 
     def _remove_shards_after(self, number: int) -> None:
         """Delete shards that were begun after the state was recorded."""
-        for path in self._folder.glob("train_shard_*.bin*"):
-            match = re.fullmatch(r"train_shard_(\d{4,})\.bin(\.part)?", path.name)
+        for path in self._folder.glob(f"train_shard_*{self._layout.suffix}*"):
+            match = re.fullmatch(rf"train_shard_(\d{{4,}})\{self._layout.suffix}(\.part)?", path.name)
             if match and int(match.group(1)) > number:
                 disk.remove(path)

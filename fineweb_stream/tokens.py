@@ -1,6 +1,6 @@
-"""`train.bin`, or its shards where it is not there (yet), as one array that stays on disk.
+"""`train.bin`, or the shards where it is not there (yet), as one array that stays on disk, in any layout.
 
-Not covered: files with a header (llm.c's, `.npy`), and ids of more than 16 bits.
+Not covered: ids of more than 16 bits.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ import errno
 import operator
 import os
 import re
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import IO, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from .encoder import Ids
 from .errors import InputError
-from .shards import TRAIN_NAME, VAL_NAME, shard_path
+from .layouts import LAYOUTS, LLMC, LLMC_MAGIC, LLMC_VERSION, NPY_MAGIC
+from .shards import TRAIN_NAME, shard_path
 from .vocab import TOKEN_DTYPE
 
 
@@ -35,23 +37,27 @@ def open_tokens(path: str | os.PathLike[str], split: str = "train") -> Tokens:
     (4, [11, 995], 50256)
 
     Of a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all its
-    `train_shard_NNNN.bin` in order, so that training can start before they are merged. `split` says nothing of a file.
+    `train_shard_NNNN.bin` in order, so that training can start before they are merged; or `val.npy` and the `.npy`
+    shards. `split` says nothing of a file. Headers of llm.c and NumPy are known by what they hold, not by the name.
 
-    Raises `InputError` for what is missing, empty, of an odd number of bytes, or a shard short.
+    Raises `InputError` for what is missing, empty, of an odd number of bytes, a shard short, or not as its header says.
     """
     path = Path(path)
     if split not in ("train", "val"):
         raise InputError(f"no such split: {split!r}", "train or val")
     if not path.is_dir():
         return Tokens([path])
-    whole = path / (TRAIN_NAME if split == "train" else VAL_NAME)
-    if split == "val" or whole.exists():
-        return Tokens([whole])
-    return Tokens(_find_shards(path))
+    if split == "val":
+        names = [path / layout.val_name for layout in LAYOUTS.values()]
+        return Tokens([next((name for name in names if name.exists()), names[0])])
+    whole = path / TRAIN_NAME
+    return Tokens([whole] if whole.exists() else _find_shards(path))
 
 
 class Tokens:
     """One read-only array of ids (uint16) over one or more memory-mapped files; `paths` names them, in order.
+
+    `starts` are the bytes at which their ids begin: 0, or where a header ends.
 
     It is indexed as the array would be: by integers, slices of any step, and arrays or lists of integers. A slice is
     read-only; inside one file it is a view that costs nothing, across files a copy. `np.asarray` gives the whole.
@@ -64,7 +70,9 @@ class Tokens:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(paths)
-        self._parts = [_map(path) for path in self.paths]
+        maps = [_map(path) for path in self.paths]
+        self.starts = tuple(start for start, _ in maps)
+        self._parts = [ids for _, ids in maps]
         self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
 
     def __len__(self) -> int:
@@ -149,9 +157,12 @@ class Tokens:
 
 def _find_shards(folder: Path) -> list[Path]:
     """Return the paths of all shards, in order."""
-    matches = (re.fullmatch(r"train_shard_(\d{4,})\.bin", path.name) for path in folder.iterdir())
-    numbers = {int(match.group(1)) for match in matches if match}
-    if not numbers:
+    names = [path.name for path in folder.iterdir()]
+    for layout in LAYOUTS.values():
+        matches = (re.fullmatch(rf"train_shard_(\d{{4,}})\{layout.suffix}", name) for name in names)
+        if numbers := {int(match.group(1)) for match in matches if match}:
+            break
+    else:
         raise InputError(
             f"{folder}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
             f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {folder}",
@@ -159,24 +170,28 @@ def _find_shards(folder: Path) -> list[Path]:
     missing = min(set(range(len(numbers) + 1)) - numbers)
     if missing < len(numbers):
         raise InputError(
-            f"{shard_path(folder, missing)}: this shard is missing, and later ones are there",
+            f"{shard_path(folder, missing, layout)}: this shard is missing, and later ones are there",
             f"copy it there too; or, if a run was stopped while it merged, let the same command finish {TRAIN_NAME}",
         )
-    return [shard_path(folder, number) for number in range(len(numbers))]
+    return [shard_path(folder, number, layout) for number in range(len(numbers))]
 
 
-def _map(path: Path) -> Ids:
-    """Map a file: uint16, shape (bytes / 2,)."""
+def _map(path: Path) -> tuple[int, Ids]:
+    """Map a file; return the byte at which its ids begin, and them: uint16, shape (number of ids,)."""
     try:
-        n_bytes = path.stat().st_size
-        if n_bytes == 0:
+        with path.open("rb") as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            start, n_ids = _find_ids(file, path, n_bytes)
+        if n_ids == 0:
             raise InputError(f"{path}: the file is empty", "make it again, or name another file")
-        if n_bytes % TOKEN_DTYPE.itemsize:
+        if start + n_ids * TOKEN_DTYPE.itemsize != n_bytes:
+            what = f"its header says {n_ids:,} ids" if start else "an odd number: not a whole number of 2-byte ids"
             raise InputError(
-                f"{path}: {n_bytes:,} bytes, an odd number: not a whole number of 2-byte ids",
+                f"{path}: {n_bytes:,} bytes, {what}",
                 "was it copied completely? Copy or make it again; text is made into ids by prepare.py",
             )
-        return np.memmap(path, TOKEN_DTYPE, "r").view(np.ndarray)  # it slices nine times as fast
+        ids = np.memmap(path, TOKEN_DTYPE, "r", start, (n_ids,))
+        return start, ids.view(np.ndarray)  # it slices nine times as fast
     except FileNotFoundError:
         hint = f"check the path, or make it: python prepare.py INPUT --out {path.parent}"
         raise InputError(f"{path}: no such file", hint) from None
@@ -184,3 +199,31 @@ def _map(path: Path) -> Ids:
         is_limit = error.errno == errno.EMFILE  # every map holds a file open
         hint = "allow more (ulimit -n 65536), or merge the shards" if is_limit else "check the file's permissions"
         raise InputError(f"{path}: {error.strerror}", hint) from None
+
+
+def _find_ids(file: IO[bytes], path: Path, n_bytes: int) -> tuple[int, int]:
+    """Return at which byte the ids begin, and how many there are by the header, or else by the size.
+
+    A file that only happens to begin with llm.c's magic has other numbers than a header where the rest should be zeros.
+    """
+    start = file.read(LLMC.header_bytes)
+    if start.startswith(NPY_MAGIC):
+        return _find_npy_ids(file, path)
+    if len(start) == LLMC.header_bytes:
+        magic, version, n_ids = struct.unpack_from("<3i", start)
+        is_header = n_bytes == LLMC.n_bytes(n_ids) or start == LLMC.make_header(n_ids)
+        if (magic, version) == (LLMC_MAGIC, LLMC_VERSION) and n_ids >= 0 and is_header:
+            return LLMC.header_bytes, n_ids
+    return 0, -(-n_bytes // TOKEN_DTYPE.itemsize)
+
+
+def _find_npy_ids(file: IO[bytes], path: Path) -> tuple[int, int]:
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    file.seek(0)
+    try:
+        shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+    except (ValueError, KeyError) as error:
+        raise InputError(f"{path}: its .npy header cannot be read: {error}", "copy or make it again") from None
+    if dtype != TOKEN_DTYPE or len(shape) != 1:
+        raise InputError(f"{path}: an array of {dtype} and shape {shape}", "ids are one row of uint16 (<u2)")
+    return file.tell(), shape[0]

@@ -1,4 +1,4 @@
-"""`--verify`: read the outputs again and hold them against the record."""
+"""`--verify`: read the outputs again and hold them against the record, whose hashes are of the ids, no header."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 from . import disk
 from .errors import InputError
 from .record import DONE, RECORD_NAME, read_record
-from .shards import TRAIN_NAME, VAL_NAME
 from .vocab import EOT_ID, TOKEN_DTYPE
 
 
 def verify(folder: Path) -> list[str]:
-    """Check size, SHA-256, largest id and number of end-of-text ids of both outputs; return a line for each.
+    """Check size, header, SHA-256, largest id and number of end-of-text ids of every output; return a line for each.
 
     Raises `InputError` when something is missing or not as the record says.
     """
@@ -23,13 +22,16 @@ def verify(folder: Path) -> list[str]:
     again = "make it again with --overwrite"
     if record is None or record.state.status != DONE:
         raise InputError(f"{folder / RECORD_NAME}: no finished run in this folder", "name its folder with --out")
-    lines, n_eot = [], 0
-    for name in (TRAIN_NAME, VAL_NAME):
-        path, expected = folder / name, record.state.outputs[name]
+    layout, lines, n_eot = record.layout, [], 0
+    for name, expected in sorted(record.state.outputs.items()):
+        path = folder / name
         if not path.exists() or path.stat().st_size != expected["bytes"]:
             raise InputError(f"{path}: missing or not {expected['bytes']:,} bytes long", again)
+        header = b"".join(disk.read_pieces(path, 0, layout.header_bytes))
+        if header != layout.make_header(expected["tokens"]):
+            raise InputError(f"{path}: its header is not that of {expected['tokens']:,} tokens", again)
         digest, largest = hashlib.sha256(), 0
-        for data in disk.read_pieces(path, 0, expected["bytes"]):
+        for data in disk.read_pieces(path, layout.header_bytes, expected["bytes"]):
             ids = np.frombuffer(data, TOKEN_DTYPE)
             digest.update(data)
             largest = max(largest, int(ids.max()))

@@ -86,6 +86,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "ratio": (lambda path: None, {"val_ratio": 0.1}, "--val-ratio was 0.0005 and is 0.1"),
     "val tokens": (lambda path: None, {"val_tokens": 9}, "--val-tokens was None and is 9"),
     "shard size": (lambda path: None, {"shard_tokens": 1501}, "--shard-tokens was 1500 and is 1501"),
+    "layout": (lambda path: None, {"layout": "npy"}, "--layout was 'nanogpt' and is 'npy'"),
     "separator": (lambda path: None, {"separator": "\n"}, "--separator was None and is"),
     "column": (lambda path: None, {"text_column": "id2"}, "--text-column was 'text' and is 'id2'"),
     "order": (lambda path: None, {"inputs": "ba"}, "named in another order"),

@@ -1,0 +1,86 @@
+"""What ids are kept in: nanoGPT's bare files, those of llm.c and modded-nanogpt, or NumPy's, as build-nanogpt reads.
+
+The ids, their order and the rules they are made by are the same in all of them: little-endian uint16 from byte
+`header_bytes` on. Only what stands before them differs, and whether shards are joined into one `train.bin`.
+
+Sources: `dataloader.h` and `data_common.py` of llm.c (its GPT-2 files); NumPy's description of format version 1.0.
+build-nanogpt takes every file of a folder that has `train` or `val` in its name: give such files a folder of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ID_BYTES = 2
+
+LLMC_MAGIC, LLMC_VERSION = 20240520, 1
+NPY_MAGIC = b"\x93NUMPY"
+
+_LLMC_HEADER = struct.Struct("<3i1012x")  # magic, version, number of tokens; the rest of 256 int32 is 0
+_NPY_HEADER_BYTES = 128  # room for a count of 60 digits; a multiple of 64, so that a mapped array is aligned
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files of a run look.
+
+    >>> LAYOUTS["llmc"].shard_name(7), LAYOUTS["llmc"].n_bytes(100), LAYOUTS["npy"].val_name
+    ('train_shard_0007.bin', 1224, 'val.npy')
+
+    `make_header` turns a number of tokens into the `header_bytes` bytes that stand before them; `max_tokens` is how
+    many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is `{name}`. Shards that
+    are not merged are the result.
+    """
+
+    name: str
+    suffix: str
+    header_bytes: int
+    make_header: Callable[[int], bytes]
+    max_tokens: int
+    is_merged: bool
+    usage: str
+
+    @property
+    def val_name(self) -> str:
+        """The name of the validation split."""
+        return f"val{self.suffix}"
+
+    def shard_name(self, number: int) -> str:
+        """The final name of a shard."""
+        return f"train_shard_{number:04d}{self.suffix}"
+
+    def n_bytes(self, n_tokens: int) -> int:
+        """The size of a file of so many tokens."""
+        return self.header_bytes + n_tokens * ID_BYTES
+
+
+def _no_header(n_tokens: int) -> bytes:
+    return b""
+
+
+def _llmc_header(n_tokens: int) -> bytes:
+    return _LLMC_HEADER.pack(LLMC_MAGIC, LLMC_VERSION, n_tokens)
+
+
+def _npy_header(n_tokens: int) -> bytes:
+    start = NPY_MAGIC + struct.pack("<BBH", 1, 0, _NPY_HEADER_BYTES - 10)
+    about = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({n_tokens},), }}"
+    return start + about.ljust(_NPY_HEADER_BYTES - 11).encode() + b"\n"
+
+
+NANOGPT = Layout("nanogpt", ".bin", 0, _no_header, sys.maxsize, True, "python train.py --dataset={name}")
+LLMC = Layout(
+    "llmc",
+    ".bin",
+    _LLMC_HEADER.size,
+    _llmc_header,
+    2**31 - 1,
+    False,
+    "./train_gpt2cu -i '{folder}/train_shard_*.bin' -j '{folder}/val.bin'",
+)
+NPY = Layout("npy", ".npy", _NPY_HEADER_BYTES, _npy_header, sys.maxsize, False, "data_root = {folder!r}")
+
+LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY)}
