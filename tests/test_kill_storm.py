@@ -52,11 +52,11 @@ def write_corpus(kind: str, folder: Path, n_documents: int) -> tuple[Path, list[
     rng = random.Random(kind)
     words = ["the quick", "brown", "fox's", "jumps,", "über", "漢字", "12", "lazy dogs;\n\n", "", "and", "   sleeps"]
     docs = [f"Document {i}: " + " ".join(rng.choices(words, k=rng.randint(1, 300))) for i in range(n_documents)]
-    if kind == "jsonl":
+    if kind in ("jsonl", "npy"):
         path = write_jsonl(folder / "c.jsonl", docs)
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join(line[:-9] + b"\n" if i % 31 == 7 else line for i, line in enumerate(lines)))
-        return path, ["--skip-bad"]
+        return path, ["--skip-bad", *(["--layout", "npy", "--keep-shards"] if kind == "npy" else [])]
     if kind == "parquet":
         return write_parquet(folder / "c.parquet", docs, row_group_size=3), ["--keep-shards"]
     path = folder / "c.txt"
@@ -86,7 +86,7 @@ class Folder:
 
     def check(self) -> None:
         """Final names hold what they shall hold (C6), and the record never goes back."""
-        for path in self.path.glob("*.bin"):
+        for path in (*self.path.glob("*.bin"), *self.path.glob("*.npy")):
             assert path.read_bytes() == self._expected[path.name], f"{path.name} is not complete"
         if (self.path / "prepare.json").exists():
             state = json.loads((self.path / "prepare.json").read_bytes())["state"]
@@ -274,7 +274,7 @@ def test_kill_storm(kind: str, quick_path: Path, capsys: pytest.CaptureFixture[s
         print(f"  {report['close']} less than 50 ms after another; at most {report['lost']} blocks done twice")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "npy"])
 def test_kill_the_program(kind: str, tmp_path: Path) -> None:
     """The same for prepare.py as it is, killed at moments spread over its whole run."""
     path, options = write_corpus(kind, tmp_path, 3000)

@@ -238,6 +238,8 @@ RUNS: dict[str, tuple[dict[str, Any], float, str | None, int]] = {  # options, C
     "commit after every block": ({}, 0.0, None, 220),
     "shards kept": ({"keep_shards": True}, 60.0, None, 160),
     "one shard": ({"shard_tokens": 10**6}, 0.0, None, 120),
+    "llm.c's files": ({"layout": "llmc"}, 0.0, None, 160),
+    "NumPy's files, continued": ({"layout": "npy"}, 60.0, "prepare.json:2", 60),
     "continued while encoding": ({}, 0.0, "prepare.json:12", 100),
     "continued while merging": ({}, 60.0, "train.bin:2", 40),
 }
@@ -258,7 +260,7 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     prepare(tmp_path / "expected")
     expected = read_folder(tmp_path / "expected")
     prepare_in_blocks(600, path, tmp_path / "shards", **options | {"keep_shards": True})
-    finals = {name: data for name, data in read_folder(tmp_path / "shards").items() if name.endswith(".bin")}
+    finals = {name: data for name, data in read_folder(tmp_path / "shards").items() if name.endswith((".bin", ".npy"))}
     monkeypatch.setattr(run, "COMMIT_SECONDS", commit_seconds)
     monkeypatch.setattr(api, "estimate", lambda *args: None, raising=False)  # half of the time, and writes nothing
     (tmp_path / "recorded").mkdir()
@@ -309,7 +311,7 @@ def check_state(
 ) -> None:
     """Run the same command where a power loss has left `state`."""
     for name, data in state.items():
-        assert not name.endswith(".bin") or data == finals[name], f"{name} is not complete"
+        assert not name.endswith((".bin", ".npy")) or data == finals[name], f"{name} is not complete"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, data in state.items():
