@@ -22,7 +22,8 @@ _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. Th
 _EXAMPLES = r"""examples:
   prepare.py --demo                                     try it on text that Python carries
   prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
-  prepare.py stories.txt --separator '<|endoftext|>'    documents in one text file"""
+  prepare.py stories.txt --separator '<|endoftext|>'    documents in one text file
+  python -m fineweb_stream inspect|decode --help        look at what came out"""
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
@@ -113,7 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--memory",
         metavar="M",
-        help="budget for the whole process tree, as 4GB or 50%% (default: half of what is available)",
+        help="budget of the process tree, as 4GB or 50%% (default: half of the available)",
     )
     add("--cluster", metavar="ADDRESS", default=os.environ.get("DASK_SCHEDULER_ADDRESS"), help="a Dask scheduler")
     add("--seed", type=int, default=0, metavar="N", help="which documents are the validation split (default: 0)")
