@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +108,8 @@ def test_odd_surroundings(tmp_path) -> None:
     folder.mkdir()
     program = copy_program(folder)
     write_jsonl(folder / "c ü.jsonl", DOCS, ensure_ascii=False)
-    env = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+    env |= {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     env |= {"HOME": "/proc", "TMPDIR": "/proc", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, program, folder / "c ü.jsonl"]
     done = subprocess.run(command, capture_output=True, env=env, cwd="/", timeout=100)
@@ -174,30 +177,110 @@ def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
     assert "MB memory" in lines[0]
 
 
-@pytest.mark.slow
-def test_core_packages_are_enough(tmp_path) -> None:
-    """With only tiktoken, numpy and psutil: the demo, text and jsonl work; parquet names its extra."""
-    builder = venv.EnvBuilder(with_pip=True)
-    builder.create(tmp_path / "env")
-    python = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin") / "python"
+@pytest.fixture(scope="session")
+def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has tiktoken, numpy and psutil, and nothing of ours."""
+    folder = tmp_path_factory.mktemp("core")
+    venv.EnvBuilder(with_pip=True).create(folder)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     install = [python, "-m", "pip", "install", "-q", "tiktoken", "numpy", "psutil"]
     if subprocess.run(install, capture_output=True, timeout=300).returncode:
         pytest.skip("packages cannot be installed here")
+    return python
+
+
+@pytest.mark.slow
+def test_core_packages_are_enough(core_python, tmp_path) -> None:
+    """With only tiktoken, numpy and psutil: the demo, text and jsonl work; parquet names its extra."""
     (tmp_path / "work").mkdir()
     program = copy_program(tmp_path / "work")
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     (tmp_path / "c.txt").write_text("\n".join(DOCS), encoding="utf-8")
     for name, arguments in (("demo", ["--demo"]), ("jsonl", [path]), ("text", [tmp_path / "c.txt"])):
-        command = [python, program, *arguments, "--out", tmp_path / name]
+        command = [core_python, program, *arguments, "--out", tmp_path / name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
         assert "tiktoken" in done.stdout
     prepare(path, tmp_path / "expected", quiet=True)
     assert outputs(tmp_path / "jsonl") == outputs(tmp_path / "expected")
     (tmp_path / "c.parquet").write_bytes(b"PAR1")
-    done = subprocess.run([python, program, tmp_path / "c.parquet"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([core_python, program, tmp_path / "c.parquet"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert "pip install pyarrow" in done.stderr
+
+
+TRAIN_SCRIPT = """
+import numpy as np
+
+rng = np.random.default_rng(1)
+for split in ("train", "val"):
+    data = np.memmap(f"data/fineweb/{split}.bin", dtype=np.uint16, mode="r")
+    starts = rng.integers(len(data) - 1024, size=12)  # nanoGPT's block_size and batch_size
+    x, y = (np.stack([data[i + shift : i + shift + 1024].astype(np.int64) for i in starts]) for shift in (0, 1))
+    assert (x[:, 1:] == y[:, :-1]).all()
+    print(split, *y.shape, "learns" if 1000 < len(np.unique(y)) and y.max() <= 50256 else "noise")
+"""
+
+
+@pytest.mark.slow
+def test_copied_into_nanogpt(core_python, tmp_path) -> None:
+    """Copied, read-only, with another package of that name installed and no network: train.py reads what it made.
+
+    Beside the script are the outputs and the record, and nothing is written anywhere else.
+    """
+    tree, home, installed = (tmp_path / name for name in ("nanoGPT", "home", "installed"))
+    for folder in (tree / "data" / "fineweb", home, installed / "fineweb_stream"):
+        folder.mkdir(parents=True)
+    (installed / "fineweb_stream" / "__init__.py").write_text("raise ImportError('not this one')")
+    (tree / "train.py").write_text(TRAIN_SCRIPT)
+    copy_program(tree / "data" / "fineweb")
+    package = tree / "data" / "fineweb" / "fineweb_stream"
+    before = files_below(tree)
+    env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+    env |= {"HOME": str(home), "TMPDIR": str(home), "TEMP": str(home), "PYTHONPATH": str(installed)}
+    env |= {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    if os.name == "nt":  # no folder is read-only there
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+    with read_only(package):
+        for command in (["data/fineweb/prepare.py", "--demo"], ["train.py"]):
+            command = [*as_anyone(), str(core_python), *command]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=tree, env=env, timeout=100)
+            assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["train 12 1024 learns", "val 12 1024 learns"]
+    after = files_below(tree)
+    made = {f"data/fineweb/{name}" for name in ("train.bin", "val.bin", "prepare.json")}
+    assert {name: after[name] for name in after.keys() - made} == before
+    assert made <= after.keys()
+    assert not list(home.iterdir())
+
+
+def files_below(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Take the right to write from the folder and all in it, for a while."""
+    paths = [folder, *folder.rglob("*")]
+    modes = [path.stat().st_mode for path in paths]
+    for path, mode in zip(paths, modes, strict=True):
+        path.chmod(mode & ~0o222)
+    try:
+        yield
+    finally:
+        for path, mode in zip(paths, modes, strict=True):
+            path.chmod(mode)
+
+
+def as_anyone() -> list[str]:
+    """What to put before a command so that the permissions of files count for root, too."""
+    if os.name == "nt" or os.geteuid() != 0:
+        return []
+    if not shutil.which("setpriv"):
+        pytest.skip("root may write everywhere, and setpriv is not here")
+    return ["setpriv", "--bounding-set", "-dac_override"]
 
 
 def test_ids_are_not_aliased(tmp_path) -> None:
