@@ -1,0 +1,146 @@
+"""What is installed, packed and promised: the wheel, the sdist, the oldest versions, the commands of the CI."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import __version__
+
+from .conftest import ROOT
+
+IGNORED = shutil.ignore_patterns(
+    ".git", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info", "*.bin"
+)
+PACKED = ["gpt2_merges.npy", "py.typed", "__main__.py", "sources/parquet.py"]
+
+
+def run(*command: object, cwd: Path) -> str:
+    """Run it, with nothing of ours on the path but what is installed or lies in `cwd`; return what it prints."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    texts = [str(word) for word in command]
+    done = subprocess.run(texts, capture_output=True, text=True, cwd=cwd, env=env, timeout=300)
+    assert done.returncode == 0, f"{texts}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def fresh_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python of its own that sees the packages of this one, but after its own: what is installed there wins."""
+    folder = tmp_path_factory.mktemp("env")
+    venv.EnvBuilder(with_pip=True).create(folder)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own = Path(run(python, "-c", code, cwd=folder).strip())
+    (own / "of_the_parent.pth").write_text("\n".join({sysconfig.get_path(name) for name in ("purelib", "platlib")}))
+    return python
+
+
+@pytest.fixture(scope="module")
+def packages(fresh_python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the sdist, built from a copy with setuptools' own functions."""
+    if importlib.util.find_spec("setuptools") is None or importlib.util.find_spec("wheel") is None:
+        install = [fresh_python, "-m", "pip", "install", "-q", "--ignore-installed", "setuptools", "wheel"]
+        if subprocess.run(install, capture_output=True, timeout=300).returncode:
+            pytest.skip("setuptools and wheel are neither here nor can they be installed")
+    source = tmp_path_factory.mktemp("source") / "repository"
+    shutil.copytree(ROOT, source, ignore=IGNORED)
+    out = tmp_path_factory.mktemp("dist")
+    for what in ("wheel", "sdist"):
+        code = f"import sys; from setuptools import build_meta; build_meta.build_{what}(sys.argv[1])"
+        run(fresh_python, "-c", code, out, cwd=source)
+    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    return wheel, sdist
+
+
+@pytest.fixture(scope="module")
+def unpacked_sdist(packages: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(packages[1]) as archive:
+        archive.extractall(folder)
+    (inner,) = folder.iterdir()
+    return inner
+
+
+@pytest.mark.slow
+def test_wheel_has_the_package_and_nothing_else(packages: tuple[Path, Path]) -> None:
+    """In the wheel are all modules, the vocabulary, py.typed and the license; no tests."""
+    names = zipfile.ZipFile(packages[0]).namelist()
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fineweb_stream").rglob("*.py")}
+    assert modules | {f"fineweb_stream/{name}" for name in PACKED} <= set(names)
+    assert any(re.search(r"dist-info/(licenses/)?LICENSE$", name) for name in names)
+    assert {name.split("/")[0] for name in names} == {"fineweb_stream", f"fineweb_stream-{__version__}.dist-info"}
+
+
+@pytest.mark.slow
+def test_sdist_has_what_a_checkout_has(unpacked_sdist: Path) -> None:
+    """In the sdist are the script, the tests with all they need, the pages, and the files byte for byte."""
+    top = ["prepare.py", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "setup.cfg", "pyproject.toml"]
+    names = {*top, *(f"fineweb_stream/{name}" for name in PACKED)}
+    for folder, endings in (("tests", (".py", ".txt", ".md")), ("docs", (".md",))):
+        names |= {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*") if p.suffix in endings}
+    missing = {name for name in names if not (unpacked_sdist / name).exists()}
+    assert not missing
+    assert all((unpacked_sdist / name).read_bytes() == (ROOT / name).read_bytes() for name in names - {"setup.cfg"})
+
+
+@pytest.mark.slow
+def test_installed_wheel_works_anywhere(
+    packages: tuple[Path, Path], unpacked_sdist: Path, fresh_python: Path, tmp_path: Path
+) -> None:
+    """From the wheel: the demo from another folder, and the sdist's tests; the bytes are those of a checkout."""
+    run(fresh_python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", packages[0], cwd=tmp_path)
+    where = run(fresh_python, "-c", "import fineweb_stream; print(fineweb_stream.__file__)", cwd=tmp_path).strip()
+    assert Path(where).is_relative_to(fresh_python.parent.parent)
+    run(fresh_python, "-m", "fineweb_stream", "--demo", "--out", "module", cwd=tmp_path)
+    code = "from fineweb_stream import prepare; print(prepare(demo=True, out='call', quiet=True).train_tokens)"
+    n_tokens = int(run(fresh_python, "-c", code, cwd=tmp_path))
+    run(fresh_python, ROOT / "prepare.py", "--demo", "--out", "script", cwd=tmp_path)
+    made = [(tmp_path / name / "train.bin").read_bytes() for name in ("module", "call", "script")]
+    assert made[0] == made[1] == made[2]
+    assert len(made[0]) == 2 * n_tokens
+
+    shutil.rmtree(unpacked_sdist / "fineweb_stream")  # so that the installed one is tested
+    tests = ["tests/test_vocab.py", "tests/test_encoder.py", "tests/test_program.py::test_demo"]
+    options = ["-p", "no:cacheprovider", "-k", "not whitespace"]
+    assert " passed" in run(fresh_python, "-m", "pytest", *options, *tests, cwd=unpacked_sdist)
+
+
+def test_oldest_versions_are_those_of_setup_cfg() -> None:
+    """tests/oldest.txt has every package that setup.cfg names, at the lowest version that it allows."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    wanted = config["options"]["install_requires"] + "".join(config["options.extras_require"].values())
+    lowest = dict(re.findall(r"^(\w+) >= ([\d.]+)$", wanted, re.MULTILINE))
+    pinned = dict(re.findall(r"^(\w+)==([\d.]+)$", (ROOT / "tests" / "oldest.txt").read_text(), re.MULTILINE))
+    assert len(lowest) >= 15
+    assert pinned.keys() == lowest.keys()
+    for name, version in pinned.items():
+        assert re.fullmatch(re.escape(lowest[name]) + r"(\.0)*", version), name
+    assert config["options"]["python_requires"] == ">=3.10"
+
+
+def test_workflow_runs_the_commands_of_the_readme() -> None:
+    """The workflow is YAML: three systems, the oldest Python and the newest, and .ci/run, which reads the README."""
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    matrix = jobs["readme"]["strategy"]["matrix"]
+    assert {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    assert matrix["python"] == ["3.10", "3.x"]
+    assert [step["run"] for step in jobs["readme"]["steps"] if "run" in step] == ["bash .ci/run"]
+    (commands,) = (step["run"] for step in jobs["oldest"]["steps"] if "run" in step)
+    assert "-c tests/oldest.txt" in commands
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    in_shell = "\n".join(re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL))
+    assert len(re.findall("^pip install ", in_shell, re.MULTILINE)) == 2
