@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import hub, prepare, waiting
-from fineweb_stream.errors import InputError, Interrupted, PrepareError
+from fineweb_stream.errors import Interrupted, PrepareError
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl, write_parquet
-from .hub_server import NO_TOKEN, Fault, HubServer, rate_limited
+from .hub_server import NO_TOKEN, Fault, HubServer, Request, rate_limited
+from .test_compressed import SUFFIXES, pack
 
 pytest.importorskip("pyarrow")
 DOCS = [f"Document {i} says it's {'more ' * (i % 200)}text of 漢字." for i in range(6000)]
@@ -57,33 +59,57 @@ def test_hub_gives_the_bytes_of_a_local_run(server, expected, tmp_path) -> None:
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}
 
 
-@pytest.mark.parametrize(
-    "fault", [Fault(cut=5000), Fault(status=503), rate_limited(0), Fault(cut=-1)], ids=["cut", "503", "429", "hang-up"]
-)
-def test_a_bad_network(server, expected, tmp_path, fault: Fault) -> None:
+FAULTS = {
+    "cut": Fault(cut=5000),
+    "503": Fault(status=503),
+    "429": rate_limited(0),
+    "hang-up": Fault(cut=-1),
+    "stall": Fault(stall=60),
+    "stall in the middle": Fault(stall=60, cut=5000),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_bad_network(server, expected, tmp_path, monkeypatch, fault: Fault) -> None:
     """Every third read goes wrong: the same bytes all the same."""
+    if fault.stall:
+        monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 0.3)
     n_reads = 0
 
-    def faults(request: object) -> Fault | None:
+    def faults(request: Request) -> Fault | None:
         nonlocal n_reads
-        n_reads += "/resolve/" in request.path  # type: ignore[attr-defined]
-        return fault if n_reads % 3 == 0 and "/resolve/" in request.path else None  # type: ignore[attr-defined]
+        n_reads += "/resolve/" in request.path
+        return fault if n_reads % 3 == 0 and "/resolve/" in request.path else None
 
     server.faults = faults
     prepare(NAME, tmp_path / "out", quiet=True)
     assert outputs(tmp_path / "out") == expected
 
 
-def test_formats_by_http(server, hub_folder, tmp_path, capsys) -> None:
-    """jsonl, separated text and compressed files by http are those on disk."""
-    import gzip
+def test_a_hundred_cuts(server, expected, tmp_path) -> None:
+    """The first hundred answers with content end at places drawn at random: the same bytes."""
+    rng = random.Random(4)
+    cuts = [Fault(cut=rng.randrange(1, 1500)) for _ in range(100)]
+    server.faults = lambda request: cuts.pop() if cuts and "/resolve/" in request.path else None
+    prepare(NAME, tmp_path / "out", quiet=True)
+    assert not cuts
+    assert outputs(tmp_path / "out") == expected
 
+
+def test_formats_by_http(server, hub_folder, tmp_path) -> None:
+    """The same documents as jsonl, separated text and parquet, compressed in several members or not: one result."""
     plain = write_jsonl(tmp_path / "c.jsonl", DOCS)
     prepare(plain, tmp_path / "expected2", quiet=True)
-    files = {"c.jsonl": ({}, plain.read_bytes()), "c.jsonl.gz": ({}, gzip.compress(plain.read_bytes()))}
-    files["c.txt"] = ({"separator": "<SEP>"}, "<SEP>".join(DOCS).encode())
-    for name, (options, data) in files.items():
-        (hub_folder / name).write_bytes(data)
+    (hub_folder / "c.jsonl").write_bytes(plain.read_bytes())
+    (hub_folder / "c.txt").write_bytes("<SEP>".join(DOCS).encode())
+    write_parquet(hub_folder / "c.parquet", DOCS)
+    names = ["c.jsonl", "c.txt", "c.parquet"]
+    for name in ("c.jsonl", "c.txt"):
+        for suffix in SUFFIXES:
+            (hub_folder / (name + suffix)).write_bytes(pack((hub_folder / name).read_bytes(), suffix))
+            names.append(name + suffix)
+    for name in names:
+        options = {"separator": "<SEP>"} if ".txt" in name else {}
         prepare(f"{server.url}/files/{name}", tmp_path / f"out-{name}", quiet=True, **options)
         assert outputs(tmp_path / f"out-{name}") == outputs(tmp_path / "expected2"), name
 
@@ -109,15 +135,23 @@ def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path
     assert outputs(tmp_path / "out") == expected
 
 
-def test_refusals_are_soon(server, tmp_path) -> None:
-    """A name that is not there, or not for us: exit status 2 at once, with the way in."""
+@pytest.mark.parametrize(
+    ("name", "fault", "hint"),
+    [
+        ("hf://datasets/o/n/absent", None, "no such file"),
+        ("hf://datasets/o/none", None, "check the name; log in: hf auth login"),
+        (NAME, NO_TOKEN, "set HF_TOKEN"),
+        ("http://HOST/files/absent.txt", None, "check the name"),
+    ],
+)
+def test_refusals_are_soon(server, run_program, tmp_path, name: str, fault: Fault | None, hint: str) -> None:
+    """A name that is not there, or not for us: exit status 2 within 5 seconds, with the way in, and nothing written."""
+    server.faults = lambda request: fault
     start = time.monotonic()
-    with pytest.raises(InputError):
-        prepare("hf://datasets/o/none/sample", tmp_path / "out", quiet=True)
-    server.faults = lambda request: NO_TOKEN
-    with pytest.raises(InputError, match="HF_TOKEN"):
-        prepare(NAME, tmp_path / "out", quiet=True)
-    assert time.monotonic() - start < 10
+    done = run_program(name.replace("http://HOST", server.url), env={"HF_TOKEN": ""})
+    assert time.monotonic() - start < 5
+    assert done.returncode == 2
+    assert hint in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -127,7 +161,9 @@ def test_no_input_and_no_network(tmp_path) -> None:
     shutil.copy(ROOT / "prepare.py", tmp_path)
     env = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     command = [sys.executable, tmp_path / "prepare.py"]
+    start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert time.monotonic() - start < 10
     assert done.returncode == 2, done.stderr
     assert "using fineweb-edu:sample-10BT" in done.stdout
     for way in ("name files or folders", "train_fineweb.txt", "--demo"):

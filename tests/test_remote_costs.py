@@ -1,0 +1,168 @@
+"""What a run over a network may cost: bytes fetched again after a kill, disk while it runs, time to leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import prepare
+from fineweb_stream.plan import N_REMOTE_SAMPLES
+
+from .conftest import ROOT
+from .helpers import outputs, write_parquet
+from .hub_server import Fault, HubServer, Request
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+NAME = "hf://datasets/o/n/data"
+N_FILES, N_GROUPS, GROUP_ROWS = 3, 8, 300
+HANGS = Fault(stall=600)
+
+# Runs prepare.py and notes what its Python code writes, and the most that the outputs' folder held at any of its calls
+# that change files: each is reported before it is made, so what a removal or a rename ends is seen at its largest.
+WATCHED = """
+import json, os, runpy, sys
+report, folder, sys.argv = sys.argv[1], sys.argv[2], sys.argv[3:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+peak, written = 0, set()
+
+def watch(event, args):
+    global peak
+    is_write = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if is_write or event in ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.remove"):
+        written.update(os.path.abspath(os.fsdecode(name)) for name in args[:2] if isinstance(name, (str, bytes)))
+        if is_write and not isinstance(args[0], int):
+            written.discard(os.path.abspath(args[1] or "."))  # of an open, the second is the mode
+        if os.path.isdir(folder):
+            peak = max(peak, sum(entry.stat().st_size for entry in os.scandir(folder)))
+
+sys.addaudithook(watch)
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    with open(report, "w") as file:
+        json.dump([peak, sorted(written)], file)
+"""
+
+
+@pytest.fixture(scope="module")
+def hub_folder(tmp_path_factory) -> Path:
+    """A dataset of several files, each of several row groups; each row group is a block of its own."""
+    folder = tmp_path_factory.mktemp("hub")
+    rng = random.Random(7)
+    words = [rng.randbytes(rng.randint(1, 5)).hex() for _ in range(5000)]
+    (folder / "o" / "n" / "data").mkdir(parents=True)
+    for i in range(N_FILES):
+        docs = [" ".join(rng.choices(words, k=350)) for _ in range(N_GROUPS * GROUP_ROWS)]
+        write_parquet(folder / "o" / "n" / "data" / f"{i}.parquet", docs, row_group_size=GROUP_ROWS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(hub_folder, tmp_path_factory) -> dict[str, bytes]:
+    prepare(hub_folder / "o" / "n" / "data", tmp_path_factory.mktemp("expected"), quiet=True)
+    return outputs(tmp_path_factory.getbasetemp() / "expected0")
+
+
+@pytest.fixture
+def server(hub_folder):
+    with HubServer(hub_folder) as server:
+        server.commit("o/n")
+        yield server
+
+
+@pytest.fixture
+def clean_env(tmp_path, server) -> dict[str, str]:
+    """An environment whose folders for caches and temporary files are empty ones."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    names = ("HOME", "HF_HOME", "TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "LOCALAPPDATA", "USERPROFILE", "cwd")
+    for name in names:
+        (tmp_path / "watched" / name).mkdir(parents=True)
+        env[name] = str(tmp_path / "watched" / name)
+    return env | {"HF_ENDPOINT": server.url, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def text_chunks(folder: Path) -> dict[tuple[str, int], int]:
+    """Where each row group's text begins, in which file, and how many bytes that is."""
+    found = {}
+    for path in sorted((folder / "o" / "n" / "data").iterdir()):
+        metadata = pq.read_metadata(path)
+        for i in range(metadata.num_row_groups):
+            chunk = metadata.row_group(i).column(1)
+            found[path.name, chunk.dictionary_page_offset or chunk.data_page_offset] = chunk.total_compressed_size
+    return found
+
+
+def is_text(request: Request, chunks: dict[tuple[str, int], int]) -> bool:
+    """Tell whether a request is for a row group's text."""
+    return (request.path.rpartition("/")[2], request.start or 0) in chunks
+
+
+def chunks_sent(log: list[Request], chunks: dict[tuple[str, int], int]) -> Counter[tuple[str, int]]:
+    """How often each row group's text was sent."""
+    sent = [request for request in log if is_text(request, chunks) and request.n_bytes]
+    return Counter((request.path.rpartition("/")[2], request.start or 0) for request in sent)
+
+
+def test_a_kill_costs_one_row_group(hub_folder, server, expected, clean_env, tmp_path) -> None:
+    """SIGKILL when nine tenths were fetched: the next run reads what was not yet saved, about a row group, no file."""
+    chunks = text_chunks(hub_folder)
+    n_samples = N_REMOTE_SAMPLES // N_FILES * N_FILES  # of the estimate that is made before each run
+    n_left = n_samples + int(0.9 * len(chunks))
+    is_held = threading.Event()
+
+    def hold(request: Request) -> Fault | None:
+        nonlocal n_left
+        n_left -= is_text(request, chunks)
+        if n_left >= 0:
+            return None
+        is_held.set()
+        return HANGS
+
+    server.faults = hold
+    n_tokens = sum(len(data) for data in expected.values()) // 2
+    shard = str(n_tokens // len(chunks))  # as large as a row group: what is done is saved soon
+    command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--workers", "1"]
+    command += ["--shard-tokens", shard]
+    with subprocess.Popen(command, env=clean_env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
+        assert is_held.wait(60)
+        time.sleep(1)  # so that what has come is encoded and saved
+        assert run.poll() is None
+        run.kill()
+    before, server.faults = chunks_sent(server.log, chunks), []
+    server.log.clear()
+    done = subprocess.run(command, env=clean_env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "resuming at" in done.stdout
+    after = chunks_sent(server.log, chunks)
+    again = [place for place in after if place in before]
+    assert set(before) | set(after) == set(chunks)
+    assert len(again) <= n_samples + 2, again
+    assert after.total() <= 0.1 * len(chunks) + n_samples + 2
+    assert outputs(tmp_path / "out") == expected
+
+
+def test_disk_holds_outputs_and_one_shard(server, expected, clean_env, tmp_path) -> None:
+    """No cache and no copy: at no time is more on the disk than the outputs and a shard, and only in --out."""
+    out, shard_tokens = tmp_path / "out", 300_000
+    command = [sys.executable, "-c", WATCHED, tmp_path / "report", out, ROOT / "prepare.py", NAME]
+    command += ["--out", out, "--shard-tokens", str(shard_tokens)]
+    options = {"env": clean_env, "capture_output": True, "text": True, "timeout": 100}
+    done = subprocess.run(command, cwd=tmp_path / "watched" / "cwd", **options)
+    assert done.returncode == 0, done.stderr
+    peak, written = json.loads((tmp_path / "report").read_text())
+    assert outputs(out) == expected
+    n_output_bytes = sum(map(len, expected.values()))
+    assert n_output_bytes > 10 * 2 * shard_tokens
+    assert n_output_bytes <= peak <= n_output_bytes + 2 * shard_tokens + 100_000, "100 kB are for the record"
+    assert {Path(name).parent for name in written} <= {out, tmp_path}, written
+    assert [path for path in (tmp_path / "watched").rglob("*") if path.parent != tmp_path / "watched"] == []
