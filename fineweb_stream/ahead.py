@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+from .waiting import until
+
 T = TypeVar("T")
 
 
@@ -34,9 +36,10 @@ class _Reader(Generic[T]):
 
     def _run(self, make: Callable[[], Iterator[T]]) -> None:
         try:
-            for item in make():
-                if not self._put((item, None)):
-                    return
+            with until(self._stop.is_set):
+                for item in make():
+                    if not self._put((item, None)):
+                        return
             self._put((None, None))
         except BaseException as error:
             self._put((None, error))

@@ -25,15 +25,17 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from .addresses import shown
+from .connections import KeepAlive
 from .errors import InputError, RemoteError
-from .waiting import stopping
+from .waiting import check
 
 T = TypeVar("T")
 Waiter = Callable[[float, str], None]
 """Waits so many seconds; the second argument is for whom and why ("huggingface.co: HTTP 429")."""
 
 TIMEOUT_SECONDS = 20.0
-"""How long one operation of a socket may take; also how long a thread may outlive `stopping`."""
+"""How long one operation of a socket may take; also how long a thread may outlive its run, while it connects."""
 
 PATIENCE_SECONDS = 600.0
 """How long to go on without a single new byte."""
@@ -86,8 +88,7 @@ class Patience:
 def with_patience(url: str, patience: Patience, attempt: Callable[[], T]) -> T:
     """Return what `attempt` returns, called again until it does; `InputError` for what waiting does not mend."""
     while True:
-        if stopping.is_set():
-            raise KeyboardInterrupt
+        check()
         retry_after = None
         try:
             return attempt() if patience.limit >= PATIENCE_SECONDS else _within(max(patience.left, 1), attempt)
@@ -157,7 +158,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @functools.cache
 def _opener() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(_Redirects)
+    return urllib.request.build_opener(KeepAlive, _Redirects)
 
 
 def send(url: str, patience: Patience, *, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
@@ -195,15 +196,6 @@ def read_token() -> str | None:
     return token or None
 
 
-def shown(url: str) -> str:
-    """Return a URL without what may be secret in it.
-
-    >>> shown("https://me:password@example.org/a.txt?signature=secret")
-    'https://example.org/a.txt'
-    """
-    return re.sub(r"^([^:]+://)[^/@]*@", r"\1", url.partition("?")[0] if url.startswith("http") else url)
-
-
 def _refusal(url: str, error: urllib.error.HTTPError) -> InputError:
     said = re.sub(r"[^ -~]", "", error.headers.get("X-Error-Message", ""))[:200]
     said = said.replace(read_token() or "\0", "...")
@@ -221,6 +213,8 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> InputError:
         404: "check the name (and, on the Hub, the revision)",
         416: "the file changed while it was read: once it is complete, start over with --overwrite",
     }
+    if error.code == 403 and "?" in url:
+        return InputError(message, "if its signature has expired: the same command with the new address continues")
     return InputError(message, hints.get(error.code, "the server does not serve it"))
 
 

@@ -24,8 +24,9 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from . import hub
+from .addresses import shown
 from .errors import InputError, RemoteError
-from .hub import Patience, Waiter, endpoint, send, shown, with_patience
+from .hub import Patience, Waiter, endpoint, send, with_patience
 from .waiting import pause
 
 CORPORA = {"fineweb": "fineweb", "fineweb-edu": "fineweb-edu", "fineweb-2": "fineweb-2"}

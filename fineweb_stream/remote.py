@@ -8,10 +8,11 @@ import re
 from http.client import HTTPResponse, IncompleteRead
 from typing import Any
 
+from .addresses import shown
 from .errors import InputError
-from .hub import Patience, Waiter, is_hub, send, shown, with_patience
+from .hub import Patience, Waiter, is_hub, send, with_patience
 from .listing import find_etag, find_filesystem, fsspec_errors, hub_address, list_remote
-from .waiting import pause, stopping
+from .waiting import check, pause
 
 _CHANGED = "it changed while it was read: once it is complete, start over with --overwrite"
 _PIECE_BYTES = 1 << 16
@@ -29,7 +30,7 @@ def read_remote(url: str, version: str, size: int, start: int, stop: int, wait: 
     """Return the bytes from `start` to `stop` of a listed file, all of them: a cut answer is continued where it ended.
 
     Raises `InputError` when the file is gone, forbidden or not as listed, `RemoteError` when not a byte came for
-    PATIENCE_SECONDS, `KeyboardInterrupt` when the run is `stopping`.
+    PATIENCE_SECONDS, `KeyboardInterrupt` when the run ends.
     """
     assert 0 <= start <= stop <= size
     is_hf = url.startswith("hf://")
@@ -47,8 +48,7 @@ def read_remote(url: str, version: str, size: int, start: int, stop: int, wait: 
                     raise IncompleteRead(b"", stop - start - len(data))
                 data.extend(piece)
                 patience.progressed()
-                if stopping.is_set():
-                    raise KeyboardInterrupt
+                check()
 
     def attempt_fsspec() -> None:
         fs, path = find_filesystem(url)

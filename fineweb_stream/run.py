@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from .signals import Signals
 from .splits import Split, split_documents, split_text
 from .storage import check_unchanged
 from .vocab import EOT_ID
-from .waiting import notices, stopping
+from .waiting import notices
 from .watch import Watch
 from .worker import Encoded, encode_block, get_encoder
 
@@ -88,7 +88,9 @@ class Run:
                 if cluster is not None:
                     self._encode(cluster.map_blocks, is_local=False)
                 elif executor is not None:
-                    self._encode(functools.partial(map_ordered, executor), is_local=False)
+                    self._encode(
+                        functools.partial(map_ordered, executor), is_local=isinstance(executor, ThreadPoolExecutor)
+                    )
                 else:
                     with local_executor(self._plan.n_workers) as pool:
                         self._encode(functools.partial(map_ordered, pool), is_local=True)
@@ -98,8 +100,6 @@ class Run:
             if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
                 shown.saved = self._saved()
             raise shown from error
-        finally:
-            stopping.clear()
         for line in report.result(self._folder, self._record):
             self._say(line)
 
@@ -147,7 +147,6 @@ class Run:
                 raise
             finally:
                 stop.set()
-                stopping.set()  # reads of a network end too; the workers are waited for with this still set
                 progress.close()
 
     def _blocks(self) -> Iterator[Block]:

@@ -14,6 +14,7 @@ from .encoder import Encoder, Ends, Ids
 from .errors import TooLargeError
 from .units import format_size
 from .vocab import EOT_ID, TOKEN_DTYPE
+from .waiting import until
 
 FIRST_CHECK_CHARS, CHECK_CHARS, CHECK_EVERY = 1 << 18, 1 << 15, 32
 """How much of the first block, and of one in CHECK_EVERY others, tiktoken encodes too: under a percent of the text."""
@@ -48,7 +49,8 @@ def encode_block(
     Raises `RecordError`, `InputError`, `EngineError`; `KeyboardInterrupt` soon after `stopped` says yes.
     """
     max_bytes = block.source.options.max_document_bytes
-    texts = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
+    with until(stopped):
+        texts = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
     is_plain = not block.source.unit
     ids, ends = get_encoder(engine).encode(
         texts.texts, eot=not is_plain, check_chars=_check_chars(block) if is_checked else 0, stopped=stopped

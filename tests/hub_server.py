@@ -123,6 +123,7 @@ class HubServer(ThreadingHTTPServer):
         self.folder, self.token, self.cdn, self.page_size = folder, token, cdn, page_size
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.log: list[Request] = []
+        self.n_connections = 0  # that were ever made
         self.faults: list[Fault | None] | Callable[[Request], Fault | None] = []
         self.closing = threading.Event()
         self.blobs = Path(tempfile.mkdtemp(prefix="hub-"))  # the commits' files by ETag: LFS files' sha256, others' oid
@@ -191,6 +192,7 @@ class HubServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
+            self.n_connections += 1
             self._connections.add(request)
         super().process_request(request, client_address)
 
@@ -308,11 +310,11 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(stop - start))
+        stop = stop if fault.cut is None else min(stop, start + fault.cut)
+        request.n_bytes = stop - start if request.method != "HEAD" else 0
         self.end_headers()
         if request.method == "HEAD":
             return
-        stop = stop if fault.cut is None else min(stop, start + fault.cut)
-        request.n_bytes = stop - start
         if isinstance(body, bytes):
             self.wfile.write(body[start:stop])
         elif start < stop:

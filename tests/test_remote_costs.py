@@ -166,3 +166,35 @@ def test_disk_holds_outputs_and_one_shard(server, expected, clean_env, tmp_path)
     assert n_output_bytes <= peak <= n_output_bytes + 2 * shard_tokens + 100_000, "100 kB are for the record"
     assert {Path(name).parent for name in written} <= {out, tmp_path}, written
     assert [path for path in (tmp_path / "watched").rglob("*") if path.parent != tmp_path / "watched"] == []
+
+
+def test_connections_are_used_again(server, expected, tmp_path, monkeypatch) -> None:
+    """A thread makes one connection, not one for each request."""
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    prepare(NAME, tmp_path / "out", workers=2, quiet=True)
+    assert outputs(tmp_path / "out") == expected
+    assert len(server.log) > N_FILES * N_GROUPS
+    assert server.n_connections <= 5, "two workers, this thread, and two of threads that make the first contact"
+
+
+def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None:
+    """--max-tokens are there while other reads hang: the program leaves with status 0, and a larger number goes on."""
+    n_chunks = 0
+
+    def hold(request: Request) -> Fault | None:
+        nonlocal n_chunks
+        n_chunks += bool(request.start)
+        return HANGS if n_chunks > 8 else None
+
+    server.faults = hold
+    command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--workers", "2", "--max-tokens"]
+    options = {"env": clean_env, "capture_output": True, "text": True, "timeout": 100}
+    start = time.monotonic()
+    done = subprocess.run([*command, "400000"], **options)
+    assert done.returncode == 0, done.stderr
+    assert "train.bin: 400,000 tokens" in done.stdout
+    assert time.monotonic() - start < 10, "a connection that hangs is given 20 seconds"
+    server.faults = []
+    done = subprocess.run([*command, "500000"], **options)
+    assert done.returncode == 0 and "resuming at" in done.stdout
+    assert "train.bin: 500,000 tokens" in done.stdout

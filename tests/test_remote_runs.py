@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import hub, prepare, waiting
+from fineweb_stream import hub, prepare
 from fineweb_stream.errors import Interrupted, PrepareError
 
 from .conftest import ROOT
@@ -45,7 +45,6 @@ def expected(hub_folder, tmp_path) -> dict[str, bytes]:
 def server(hub_folder, monkeypatch):
     monkeypatch.setattr(hub, "FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 2.0)
-    waiting.stopping.clear()
     with HubServer(hub_folder) as server:
         server.commit("o/n")
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -121,7 +120,7 @@ def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path
     def faults(request: object) -> Fault | None:
         nonlocal n_reads
         n_reads += "/resolve/" in request.path  # type: ignore[attr-defined]
-        if n_reads == 14:
+        if n_reads == 26:  # in the third block
             os.kill(os.getpid(), signal.SIGTERM)
         return None
 
@@ -189,3 +188,12 @@ def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> No
     server.faults = []
     prepare(NAME, tmp_path / "out", quiet=True)
     assert outputs(tmp_path / "out") == expected
+
+
+def test_a_bad_record_is_named(server, hub_folder, run_program, tmp_path) -> None:
+    """A line that is no JSON in a file by http: exit status 2, its number, and what came before is saved."""
+    lines = write_jsonl(tmp_path / "c.jsonl", DOCS).read_bytes().splitlines(keepends=True)
+    (hub_folder / "c.jsonl").write_bytes(b"".join([*lines[:5000], b"{broken\n", *lines[5000:]]))
+    done = run_program(f"{server.url}/files/c.jsonl")
+    assert done.returncode == 2, done.stderr
+    assert "line 5,001" in done.stderr and "are saved: the same command continues" in done.stderr

@@ -1,0 +1,51 @@
+"""What of an input's name may be shown, and what may be kept: neither has the secrets that URLs carry."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+# What signs an address or logs in, as storages and web servers call it. It is another each time that it is given out.
+_SECRET = re.compile(
+    r"x-[a-z]+-.*|.*(sig|signature|token|auth|key|key-pair-id|secret|pass|password|pwd|credential)|expires?|policy"
+    r"|awsaccesskeyid|googleaccessid|s[vterpas]|srt|spr|sip|sk[a-z]+",
+    re.IGNORECASE,
+)
+
+
+def shown(name: str) -> str:
+    """Return a name for messages: of a URL, without login and query.
+
+    >>> shown("https://me:password@example.org/a.txt?signature=secret"), shown("what?.txt")
+    ('https://example.org/a.txt', 'what?.txt')
+    """
+    if "://" not in name:
+        return name
+    return re.sub(r"^([^:]+://)[^/]*@", r"\1", re.split("[?#]", name)[0] if _is_web(name) else name)
+
+
+def kept(name: str) -> str:
+    """Return a name for the record, by which it is known again: with a hash of each value, and no secret at all.
+
+    >>> kept("https://me:password@example.org/a?id=7&X-Amz-Signature=0f1e"), kept("ftp://me:password@example.org/a")
+    ('https://example.org/a?id=7902699be42c&X-Amz-Signature=...', 'ftp://me:...@example.org/a')
+    """
+    if "://" not in name:
+        return name
+    if not _is_web(name):
+        return re.sub(r"^([^:]+://[^/@:]*:)[^/]*@", r"\1...@", name)
+    query = name.partition("#")[0].partition("?")[2]
+    return shown(name) + ("?" + "&".join(map(_kept_parameter, query.split("&"))) if query else "")
+
+
+def _kept_parameter(parameter: str) -> str:
+    name, equals, value = parameter.partition("=")
+    if not equals:  # the value alone
+        return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    if _SECRET.fullmatch(name):
+        return f"{name}=..."
+    return f"{name}={hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+
+
+def _is_web(name: str) -> bool:
+    return name.lower().startswith(("http://", "https://"))  # elsewhere ? is a wildcard

@@ -1,0 +1,144 @@
+"""Connections that are used again, closed by whom and when they are, and reads that end with the run."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import connections, hub, waiting
+from fineweb_stream.errors import InputError
+from fineweb_stream.hub import Patience, send
+from fineweb_stream.listing import list_remote
+from fineweb_stream.remote import read_remote
+
+from .hub_server import Fault, HubServer
+
+DATA = bytes(range(256)) * 1000
+
+
+@pytest.fixture(autouse=True)
+def fresh_opener(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No connection of another test, and no proxy."""
+    monkeypatch.setenv("no_proxy", "*")
+    hub._opener.cache_clear()
+    yield
+    hub._opener.cache_clear()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[HubServer]:
+    (tmp_path / "a.txt").write_bytes(DATA)
+    (tmp_path / "b.txt").write_bytes(DATA)
+    with HubServer(tmp_path) as server:
+        yield server
+
+
+def read(server: HubServer, start: int, stop: int, waits: list[str]) -> bytes:
+    url = f"{server.url}/files/a.txt"
+    return read_remote(url, "", len(DATA), start, stop, lambda seconds, what: waits.append(what))
+
+
+def test_each_thread_keeps_one(server: HubServer) -> None:
+    """Requests of a thread share its connection, also when they are refused or redirected in between."""
+    waits: list[str] = []
+    server.faults = lambda request: (
+        Fault(302, {"Location": f"{server.url}/files/b.txt"})
+        if request.start == 7 and "a.txt" in request.path
+        else None
+    )
+
+    def work() -> None:
+        for start in range(30):
+            assert read(server, start, start + 500, waits) == DATA[start : start + 500]
+
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(work) for _ in range(3)]:
+            future.result()
+    assert len(server.log) == 3 * 31
+    assert (server.n_connections, waits) == (3, [])
+
+
+def test_a_closed_one_is_replaced_at_once(server: HubServer) -> None:
+    """A server that closed the connection meanwhile has not failed; one that closes the next one as well has."""
+    waits: list[str] = []
+    read(server, 0, 10, waits)
+    server.faults = [Fault(cut=-1)]
+    assert read(server, 10, 20, waits) == DATA[10:20]
+    assert (server.n_connections, waits) == (2, [])
+    server.faults = [Fault(cut=-1), Fault(cut=-1)]
+    assert read(server, 20, 30, waits) == DATA[20:30]
+    assert server.n_connections == 4 and len(waits) == 1
+
+
+def test_an_answer_that_was_not_read_ends_it(server: HubServer) -> None:
+    """What is left of one answer is never taken for the next."""
+    read(server, 0, 10, [])
+    url = f"{server.url}/files/a.txt"
+    with send(url, Patience(url, waiting.pause)) as response:
+        assert response.read(5) == DATA[:5]
+    assert read(server, 20, 30, []) == DATA[20:30]
+    server.faults = [Fault(404)]
+    with pytest.raises(InputError):
+        read(server, 0, 10, [])
+    assert read(server, 30, 40, []) == DATA[30:40]
+    assert server.n_connections == 3
+
+
+def test_an_idle_one_is_not_trusted(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while without use a new one is made: what lies between may have forgotten the old."""
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0)
+    for _ in range(3):
+        read(server, 0, 10, [])
+    assert server.n_connections == 3
+
+
+@pytest.mark.parametrize("cut", [None, 5])
+def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None) -> None:
+    """Whoever waits for a silent server leaves soon when told to; another thread's reads go on."""
+    stop = threading.Event()
+    server.faults = [Fault(stall=60, cut=cut)]
+    timer = threading.Timer(0.3, stop.set)
+    timer.start()
+    start = time.monotonic()
+    with waiting.until(stop.is_set), pytest.raises(KeyboardInterrupt):
+        read(server, 0, 10, [])
+    assert time.monotonic() - start < 5
+    timer.join()
+    assert read(server, 0, 10, []) == DATA[:10]
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="nothing here makes certificates")
+def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same by https: one connection, reads that end with the run, and a certificate that must be trusted."""
+    pem = tmp_path / "server.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", pem, "-out", tmp_path / "ca.pem"]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "ca.pem", pem)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that does not trust it hangs up
+    server.url = server.url.replace("http://127.0.0.1", "https://localhost")
+    with pytest.raises(InputError, match="certificate is not trusted"):
+        list_remote(f"{server.url}/files/a.txt")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    hub._opener.cache_clear()
+    server.n_connections = 0
+    (file,) = list_remote(f"{server.url}/files/a.txt")
+    assert file.size == len(DATA)
+    waits: list[str] = []
+    for start in range(0, 200_000, 20_000):
+        assert read(server, start, start + 20_000, waits) == DATA[start : start + 20_000]
+    assert server.n_connections <= 2 and not waits
+    test_a_read_that_hangs_ends_with_the_run(server, 5)
+    server.faults = [Fault(cut=-1)]
+    assert read(server, 10, 20, waits) == DATA[10:20]
+    assert not waits
