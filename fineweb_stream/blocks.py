@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from .addresses import shown
+
 BLOCK_BYTES = 1 << 20
 """About how much text a block holds. Fixed: one document is the least, whatever its length."""
 
@@ -42,6 +44,11 @@ class Input:
     modified: str
     is_stream: bool = False
     compression: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The path for messages: a URL's secrets are not in it."""
+        return shown(self.path)
 
 
 class Change(NamedTuple):

@@ -73,7 +73,7 @@ def locate(block: Block, record: int, byte: int | None) -> str:
     `record` counts from the input's first.
     """
     source = block.source
-    place = source.input.path + (f", {source.unit} {record + 1:,}" if source.unit else "")
+    place = source.input.shown + (f", {source.unit} {record + 1:,}" if source.unit else "")
     if byte is None:
         return place
     return f"{place} (byte {byte:,})" if source.unit else f"{place}, byte {byte:,}"

@@ -271,7 +271,7 @@ def _explain(group: Group, cause: BaseException | None) -> BaseException | None:
         return cause
     first, last = group.blocks[0], group.blocks[-1]
     return PrepareError(
-        f"{first.source.input.path}, from {first.start:,}: each worker that took this was lost ({len(group.blocks)}"
+        f"{first.source.input.shown}, from {first.start:,}: each worker that took this was lost ({len(group.blocks)}"
         f" blocks, to {last.stop:,})",
         "their logs say why; for want of memory: dask worker --memory-limit, with fewer --nthreads",
     )

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from .blocks import Source
+from .blocks import Input, Source
 from .changes import locate
 from .errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
 from .executors import WorkerError
@@ -21,7 +21,7 @@ def explain(error: BaseException, state: State, sources: Sequence[Source], folde
     if not isinstance(error, WorkerError):
         if isinstance(error, PrepareError | KeyboardInterrupt):
             return error
-        return _unexpected(error, f"{sources[state.input].input.path}, after {state.offset:,}: ", folder)
+        return _unexpected(error, sources[state.input].input, f"after {state.offset:,}", folder)
     cause, source = error.__cause__, error.block.source
     assert cause is not None
     try:
@@ -36,16 +36,16 @@ def explain(error: BaseException, state: State, sources: Sequence[Source], folde
     if isinstance(cause, PrepareError | Interrupted):
         return cause
     unit = "rows" if source.unit == "row" else "bytes"
-    place = f"{source.input.path}, {unit} {error.block.start:,} to {error.block.stop:,}: "
-    return _unexpected(cause, place, folder)
+    return _unexpected(cause, source.input, f"{unit} {error.block.start:,} to {error.block.stop:,}", folder)
 
 
-def _unexpected(error: BaseException, place: str, folder: Path) -> PrepareError:
+def _unexpected(error: BaseException, input: Input, place: str, folder: Path) -> PrepareError:
     path = folder / LOG_NAME
-    first_line = str(error).partition("\n")[0]
+    first_line = str(error).partition("\n")[0].replace(input.path, input.shown)
+    message = f"{input.shown}, {place}: {type(error).__name__}: {first_line}"
     try:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write("".join(traceback.format_exception(error)))
+            file.write("".join(traceback.format_exception(error)).replace(input.path, input.shown))
     except OSError:
-        return PrepareError(f"{place}{type(error).__name__}: {first_line}", "the traceback could not be written")
-    return PrepareError(f"{place}{type(error).__name__}: {first_line}", f"the traceback is in {path}")
+        return PrepareError(message, "the traceback could not be written")
+    return PrepareError(message, f"the traceback is in {path}")

@@ -55,7 +55,7 @@ def iter_ids(
         except WorkerError as error:
             if not isinstance(error.__cause__, RecordError):
                 raise error.__cause__ or error from None
-            place = f"{error.block.source.input.path}, from {error.block.start:,}"
+            place = f"{error.block.source.input.shown}, from {error.block.start:,}"
             raise InputError(f"{place}: {error.__cause__.message}", error.__cause__.hint) from None
         finally:
             stop.set()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import disk
+from .addresses import kept
 from .blocks import Input
 from .errors import PrepareError
 from .layouts import LAYOUTS, NANOGPT, Layout
@@ -172,8 +173,8 @@ def _check_state(state: State) -> None:
 
 
 def portable(inputs: list[Input]) -> list[Input]:
-    """Return the inputs with their paths' bytes read as UTF-8, whatever the locale: as a record keeps them."""
-    return [replace(input, path=os.fsencode(input.path).decode("utf-8", "surrogateescape")) for input in inputs]
+    """Return the inputs as a record keeps them: paths as UTF-8, whatever the locale, and URLs without secrets."""
+    return [replace(input, path=kept(os.fsencode(input.path).decode("utf-8", "surrogateescape"))) for input in inputs]
 
 
 def _describe(input: Input) -> str:

@@ -39,7 +39,7 @@ def about(engine: str) -> dict[str, Any]:
 def found(record: Record) -> list[str]:
     """Say what is read, and what was found of an earlier run."""
     inputs, state = record.inputs, record.state
-    names = inputs[0].path if len(inputs) == 1 else f"{inputs[0].path} and {len(inputs) - 1:,} more"
+    names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
     total = sum(input.size for input in inputs)
     lines = [f"input: {names}: {format_size(total)} of {', '.join(sorted({i.format for i in inputs}))}"]
     n_tokens = state.train_tokens + state.val_tokens
@@ -75,11 +75,11 @@ def check_worth(state: State, sources: Sequence[Source]) -> None:
     """Raise `InputError` for a result that nobody could train on: no text, or all of it in val."""
     if not state.has_text:
         what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
-        raise InputError(f"{sources[0].input.path}: no text in the input: {what}", "name other files")
+        raise InputError(f"{sources[0].input.shown}: no text in the input: {what}", "name other files")
     if not state.train_tokens:
         what = "only one document" if state.val_documents == 1 else "everything"
         raise InputError(
-            f"{sources[0].input.path}: too little text: {what} went to val, nothing is left to train on",
+            f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on",
             "add text, or lower --val-ratio or --val-tokens",
         )
 

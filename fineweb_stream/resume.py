@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import disk
+from .addresses import kept
 from .blocks import Input
 from .changes import CHANGES_NAME
 from .errors import InputError, PrepareError
@@ -50,14 +51,16 @@ def open_record(
         )
     if not dry_run:
         clear(folder)
-    return Record(folder / RECORD_NAME, settings, portable(inputs), State(), names)
+    return Record(folder / RECORD_NAME, settings, portable(inputs), State(), [kept(name) for name in names])
 
 
 def recorded_inputs(folder: Path, names: list[str]) -> list[Input] | None:
     """Return the inputs that an earlier run of the same names has found at URLs, at the version it found.
 
-    None where there is no such run, or a name is a local file's.
+    None where there is no such run, or a name is a local file's, or was not kept as it is for its secrets.
     """
+    if names != [kept(name) for name in names]:
+        return None
     with contextlib.suppress(PrepareError):
         record = read_record(folder)
         if record and record.names == names and all(is_url(input.path) for input in record.inputs):

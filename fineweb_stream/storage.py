@@ -107,7 +107,7 @@ def open_input(input: Input, start: int = 0) -> InputFile:
         return InputFile(input, sys.stdin.buffer, start, stdin_head())
     if input.compression:
         file = open_file(input, buffer_bytes=1 << 20)
-        return InputFile(input, CompressedFile(file, input.path, input.compression), start)
+        return InputFile(input, CompressedFile(file, input.shown, input.compression), start)
     return InputFile(input, open_file(input), start)
 
 
@@ -168,6 +168,6 @@ def stdin_head() -> bytes:
 
 def _shorter(input: Input, n_bytes: int) -> InputError:
     return InputError(
-        f"{input.path}: ends at byte {n_bytes:,}, before what was there at the start",
+        f"{input.shown}: ends at byte {n_bytes:,}, before what was there at the start",
         "it changed while it was read: once it is complete, start over with --overwrite",
     )

@@ -10,6 +10,7 @@ import time
 import traceback
 import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from fineweb_stream import hub as transport
 from fineweb_stream import remote, waiting
+from fineweb_stream.addresses import kept, shown
 from fineweb_stream.errors import InputError, PrepareError, RemoteError
 from fineweb_stream.listing import RemoteFile, is_remote, list_remote
 from fineweb_stream.remote import RemoteReader, check_remote
@@ -310,7 +312,8 @@ FAULTS = [Fault(503), Fault(500), Fault(408), Fault(cut=-1), Fault(cut=0), Fault
 def test_passing_faults(hub: HubServer, file: RemoteFile, waits: Waits, fault: Fault) -> None:
     """What passes is waited for, longer each time while no byte comes."""
     fail_bodies(hub, [fault] * 3)
-    assert read(file, 1000, 2000, waits) == DATA[1000:2000]
+    with ThreadPoolExecutor(1) as thread:  # it has no connection yet
+        assert thread.submit(read, file, 1000, 2000, waits).result() == DATA[1000:2000]
     assert len(waits) == 3
     if not (fault.cut or 0) > 0 and fault.short is None:
         assert [round(seconds / 1.125) for seconds, _ in waits] == [1, 2, 4]
@@ -364,16 +367,17 @@ def test_pause(hub: HubServer) -> None:
 def test_stopping(hub: HubServer, file: RemoteFile) -> None:
     """A thread that waits leaves when the run ends, and no further read begins."""
     hub.faults = [Fault(429, {"Retry-After": "100"})]
-    timer = threading.Timer(0.1, waiting.stopping.set)
+    stop = threading.Event()
+    timer = threading.Timer(0.1, stop.set)
     timer.start()
-    try:
+    with waiting.until(stop.is_set):
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 remote.read_remote(file.url, file.version, file.size, 0, 10)
-        assert len(hub.log) == 1
-    finally:
-        timer.join()
-        waiting.stopping.clear()
+    timer.join()
+    assert len(hub.log) == 1
+    hub.faults = []
+    assert remote.read_remote(file.url, file.version, file.size, 0, 10) == DATA[:10], "it was another's end"
 
 
 def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,6 +430,42 @@ def test_refusals_of_web_servers(hub: HubServer, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError) as caught:
         list_remote(f"{hub.url}/files/owner/name/data/a.parquet?signature=secret")
     assert "HTTP 401" in str(caught.value) and "hf auth" not in str(caught.value) and "secret" not in str(caught.value)
+    hub.faults = [Fault(403)] * 2
+    with pytest.raises(InputError, match="signature has expired") as caught:
+        list_remote(f"{hub.url}/files/owner/name/data/a.parquet?signature=secret")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "same", "other"),
+    [
+        (
+            "https://h/a?X-Amz-Signature=Q&id=7",
+            "https://h/a?X-Amz-Signature=QQ&id=7",
+            "https://h/a?X-Amz-Signature=Q&id=8",
+        ),
+        ("https://h/a?sv=Q&se=Q&sig=Q", "https://h/a?sv=1&se=2&sig=3#Q", "https://h/b?sv=Q&se=Q&sig=Q"),
+        ("https://h/a?Q", "https://h/a?Q", "https://h/a?QQ"),
+        ("https://me:Q@h/a", "https://h/a", "https://h/b"),
+        (
+            "HTTP://Q:Q@Q@h/a?download=Q&access_token=Q",
+            "HTTP://h/a?download=Q&access_token=",
+            "HTTP://h/a?access_token=Q",
+        ),
+        ("ftp://me:Q@h/a?.txt", "ftp://me:P@h/a?.txt", "ftp://you:Q@h/a?.txt"),
+        ("abfs://box@account/a", "abfs://box@account/a", "abfs://other@account/a"),
+        (
+            "hf://datasets/o/n@refs/pr/1/0?.parquet",
+            "hf://datasets/o/n@refs/pr/1/0?.parquet",
+            "hf://datasets/o/n@main/0?.parquet",
+        ),
+        ("a?b=1 @ c.txt", "a?b=1 @ c.txt", "a?b=2 @ c.txt"),
+    ],
+)
+def test_secrets_of_addresses(url: str, same: str, other: str) -> None:
+    """What is shown and what is recorded has no secret; a new signature is the same address, another value is none."""
+    assert "Q" not in shown(url) + kept(url)
+    assert kept(url) == kept(same) != kept(other)
 
 
 def test_ignored_range(hub: HubServer, file: RemoteFile, waits: Waits) -> None:

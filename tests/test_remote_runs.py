@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import hub, prepare
-from fineweb_stream.errors import Interrupted, PrepareError
+from fineweb_stream.errors import InputError, Interrupted, PrepareError
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl, write_parquet
@@ -197,3 +197,59 @@ def test_a_bad_record_is_named(server, hub_folder, run_program, tmp_path) -> Non
     done = run_program(f"{server.url}/files/c.jsonl")
     assert done.returncode == 2, done.stderr
     assert "line 5,001" in done.stderr and "are saved: the same command continues" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.parquet", "c.jsonl.gz"])
+def test_secrets_of_an_address_stay_secret(server, hub_folder, capsys, tmp_path, name: str) -> None:
+    """Neither record, log, list of changes nor messages have an address's signature; a new one continues the run."""
+    docs = [*DOCS, "the last"]
+    lines = write_jsonl(tmp_path / "c.jsonl", docs).read_bytes()
+    if name.endswith("parquet"):
+        write_parquet(hub_folder / name, [*docs[:5000], None, *docs[5001:]])
+    else:
+        broken = lines.replace(b'{"id": 5000, ', b"{")
+        data = broken.replace(b'"text": "Document 5000 ', b'"txt": "Document 5000 ')
+        (hub_folder / name).write_bytes(pack(data, ".gz") if name.endswith("gz") else data)
+
+    def faults(request: Request) -> Fault | None:
+        return None if request.query.get("token") in ("S3CRET", "S3CRET-too") else Fault(status=403)
+
+    server.faults = faults
+    url = f"{server.url}/files/{name}?X-Amz-Signature=S3CRET-1&part=S3CRET-2&token=S3CRET"
+    renewed = url.replace("token=S3CRET", "token=S3CRET-too").replace("S3CRET-1", "S3CRET-4")
+    said = []
+
+    def run(url: str, **options: object) -> str:
+        try:
+            prepare(url, tmp_path / "out", **options)
+        except InputError as error:
+            said.append(str(error))
+        said.append(capsys.readouterr().out)
+        return "".join(said[-2:])
+
+    assert "signature has expired" in run(url.replace("token=S3CRET", "token=S3CRET-old"))
+    assert "5,001" in run(url) and "are saved" in said[-2]
+    assert "--seed was 0" in run(url, seed=1)
+    assert "are saved" in run(url)
+    assert "was there and is not named now" in run(url.replace("S3CRET-2", "S3CRET-3"), skip_bad=True)
+    assert "resuming at" in run(renewed, skip_bad=True) and "train on it" in said[-1]
+    assert "already done" in run(url, skip_bad=True)
+    left = [path.read_bytes() for path in (tmp_path / "out").iterdir()]
+    assert (tmp_path / "out" / "prepare.changes.jsonl").exists()
+    assert not any(b"S3CRET" in data for data in left)
+    assert not any("S3CRET" in text for text in said)
+
+
+def test_secrets_are_not_in_the_log_of_an_error(server, hub_folder, monkeypatch, tmp_path) -> None:
+    """An error that nobody expected is logged without them."""
+    write_jsonl(hub_folder / "c.jsonl", DOCS)
+
+    def fail(url: str, *_: object) -> bytes:
+        raise RuntimeError(f"odd: {url}")
+
+    monkeypatch.setattr("fineweb_stream.sources.jsonl.read_block", lambda block: fail(block.source.input.path))
+    monkeypatch.setattr("fineweb_stream.api.estimate", lambda *_: None)
+    with pytest.raises(PrepareError, match="RuntimeError: odd") as caught:
+        prepare(f"{server.url}/files/c.jsonl?sig=S3CRET", tmp_path / "out", quiet=True)
+    log = (tmp_path / "out" / "prepare.log").read_text()
+    assert "odd: http" in log and "S3CRET" not in log + str(caught.value)

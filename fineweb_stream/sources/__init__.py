@@ -24,7 +24,7 @@ def make_sources(inputs: Sequence[Input], settings: Settings, max_document_bytes
     if plain and len(plain) < len(inputs):
         other = next(input for input in inputs if input not in plain)
         raise InputError(
-            f"{plain[0].path} is one long text, {other.path} holds documents: they split differently",
+            f"{plain[0].shown} is one long text, {other.shown} holds documents: they split differently",
             r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
         )
     if plain:

@@ -183,13 +183,13 @@ def _metadata(input: Input) -> pq.FileMetaData:
     try:
         import pyarrow as pa
     except ImportError:
-        raise InputError(f"{input.path}: reading parquet needs pyarrow", "pip install pyarrow") from None
+        raise InputError(f"{input.shown}: reading parquet needs pyarrow", "pip install pyarrow") from None
     with open_file(input) as file:
         try:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{input.path}: not a whole parquet file ({str(error).splitlines()[0]})", "fetch the file again"
+                f"{input.shown}: not a whole parquet file ({str(error).splitlines()[0]})", "fetch the file again"
             ) from None
 
 
@@ -197,7 +197,7 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
     """Return which physical column holds the texts."""
     import pyarrow as pa
 
-    name, path = source.options.text_column, source.input.path
+    name, path = source.options.text_column, source.input.shown
     schema = metadata.schema.to_arrow_schema()
     if name not in schema.names:
         raise InputError(
