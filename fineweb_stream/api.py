@@ -112,9 +112,7 @@ def prepare(
         if dry_run:
             record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
             found = _say_plan(record, settings, sources, plan, folder, say)
-            n_tokens = found.n_tokens if found else 0
-            n_val = int(n_tokens * settings.val_ratio)
-            return Result(folder, n_tokens - n_val, n_val, 0, 0, 0.0)
+            return Result(folder, *(found.splits(settings) if found else (0, 0)), 0, 0, 0.0)
         with disk.disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with Signals() as signals, locked(folder, say):

@@ -84,18 +84,23 @@ def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bo
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will make, from encoded samples; `spread` is relative, 0.03 for 3%. Sizes in bytes."""
+    """What the inputs hold, from encoded samples; `spread` is relative, 0.03 for 3%. Rates in bytes of text."""
 
-    n_bytes: int
     n_tokens: int
     bytes_per_token: float
     spread: float
     bytes_per_second: float
+    has_documents: bool
 
-    @property
-    def output_bytes(self) -> int:
-        """Size of train.bin and val.bin together."""
-        return self.n_tokens * TOKEN_DTYPE.itemsize
+    def splits(self, settings: Settings) -> tuple[int, int]:
+        """Return how many tokens train and val will have: --max-tokens ends a run early, before all of val is met."""
+        val = min(settings.val_tokens or int(self.n_tokens * settings.val_ratio), self.n_tokens)
+        train = self.n_tokens - val
+        if settings.max_tokens is None or train <= settings.max_tokens:
+            return train, val
+        if settings.val_tokens is None and self.has_documents:
+            val = int(val * settings.max_tokens / train)
+        return settings.max_tokens, val
 
 
 def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
@@ -128,8 +133,8 @@ def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
     scale = sum(source.input.size for source in sources) / size
     spread = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 / statistics.mean(ratios) if len(ratios) > 1 else 0.0
     bytes_per_token = n_text / n_tokens
-    n_expected = int(expected * scale)
-    return Estimate(int(n_expected * bytes_per_token), n_expected, bytes_per_token, spread, statistics.median(rates))
+    rate = statistics.median(rates)
+    return Estimate(int(expected * scale), bytes_per_token, spread, rate, bool(sources[0].unit))
 
 
 def _encode_sample(block: Block, engine: str) -> Encoded | None:
@@ -141,9 +146,9 @@ def _encode_sample(block: Block, engine: str) -> Encoded | None:
 
 def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from."""
-    layout = LAYOUTS[settings.layout]
+    layout, n_tokens = LAYOUTS[settings.layout], sum(found.splits(settings))
     shard = settings.shard_tokens * TOKEN_DTYPE.itemsize
-    once = found.output_bytes + layout.header_bytes * (found.n_tokens // settings.shard_tokens + 2)
+    once = n_tokens * TOKEN_DTYPE.itemsize + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
     return max(once + twice - (state.train_tokens + state.val_tokens) * TOKEN_DTYPE.itemsize, 0)
 
@@ -156,16 +161,17 @@ def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Pa
     if found is None:
         return ["tokens: not known before the end (a stream, or very long documents)"]
     layout = LAYOUTS[settings.layout]
-    val = settings.val_tokens or found.n_tokens * settings.val_ratio
+    train, val = found.splits(settings)
     needed, free = disk_needed(found, settings, state), disk.free_bytes(out)
-    time = format_duration(found.n_bytes / (found.bytes_per_second * n_workers))
+    time = format_duration((train + val) * found.bytes_per_token / (found.bytes_per_second * n_workers))
+    taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
     lines = [
-        f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each;"
-        f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size((found.n_tokens - val) * 2)},"
-        f" {layout.val_name} {format_size(val * 2)}",
+        f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each{taken};"
+        f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * 2)}, {layout.val_name}"
+        f" {format_size(val * 2)}",
         f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free; time: about {time}",
     ]
-    if val * (1 - found.spread) > layout.max_tokens and settings.max_tokens is None:
+    if val * (1 - found.spread) > layout.max_tokens:
         raise InputError(
             f"{layout.val_name} will have about {val:,.0f} tokens, a file of --layout {layout.name} at most"
             f" {layout.max_tokens:,}",

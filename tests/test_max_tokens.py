@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fineweb_stream import prepare
+from fineweb_stream import disk, prepare
+from fineweb_stream.errors import DiskError
 from fineweb_stream.verify import verify
 
 from .helpers import outputs, read_ids, write_jsonl
@@ -54,3 +55,17 @@ def test_exit_is_clean(run_program, tmp_path) -> None:
         done = run_program(path, "--max-tokens", 5000 + i, "--out", "o")
         assert done.returncode == 0, done.stderr
         assert f"train.bin: {5000 + i:,} tokens" in done.stdout
+
+
+def test_the_plan_is_for_what_will_be_read(tmp_path, monkeypatch, capsys) -> None:
+    """A corpus far larger than the disk is no reason to refuse a part of it; the estimate is of that part."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 30)
+    whole = prepare(path, tmp_path / "o", dry_run=True, val_ratio=0.02)
+    part = prepare(path, tmp_path / "o", dry_run=True, val_ratio=0.02, max_tokens=whole.train_tokens // 10)
+    assert part.train_tokens == whole.train_tokens // 10
+    assert part.val_tokens == pytest.approx(whole.val_tokens / 10, rel=0.01)
+    assert f"{part.train_tokens:,} of them for train (--max-tokens)" in capsys.readouterr().out
+    monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * 2 * part.train_tokens)
+    with pytest.raises(DiskError):
+        prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02)
+    prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02, max_tokens=part.train_tokens)
