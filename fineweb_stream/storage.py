@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, cast
@@ -24,15 +24,33 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
+class StreamFull(Exception):
+    """A stream's next record is longer than may be held; `position` is how far it was read."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
 class InputFile:
     """An input open for planning: reads at any place; of a stream only from the start of the next block on.
 
-    `start` is where a stream is taken up: what comes before is read and forgotten.
+    `start` is where a stream is taken up: what comes before is read and forgotten. No more than `max_held` bytes of it
+    are held for a block.
     """
 
-    def __init__(self, input: Input, file: BinaryIO | CompressedFile, start: int = 0, head: bytes = b"") -> None:
+    def __init__(
+        self,
+        input: Input,
+        file: BinaryIO | CompressedFile,
+        start: int = 0,
+        head: bytes = b"",
+        max_held: int | None = None,
+    ) -> None:
         self.input = input
         self._file = file
+        self._max_held = max_held
+        self._is_passing_over = False
         self._n_raw_done = 0
         self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
         self._held_start = 0
@@ -51,15 +69,27 @@ class InputFile:
             self._file.close()
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
-        """Read up to `n_bytes` from `position`; less only at the end."""
+        """Read up to `n_bytes` from `position`; less only at the end. Raises `StreamFull`."""
         if not isinstance(self._file, CompressedFile) and not self.input.is_stream:
             self._file.seek(position)
             return self._file.read(max(min(n_bytes, self.input.size - position), 0))
+        if self._is_passing_over:
+            self._drop(position - self._held_start)
         at = position - self._held_start
         missing = at + n_bytes - len(self._held)
+        if self._max_held is not None and at + n_bytes > self._max_held:
+            raise StreamFull(position)
         if missing > 0:
             self._held += self._file.read(missing)
         return bytes(self._held[at : at + n_bytes])
+
+    def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
+        """Find the end of a record that was read up to `position`, without holding it."""
+        self._is_passing_over = True
+        try:
+            return find_end(self, position + 1)
+        finally:
+            self._is_passing_over = False
 
     def end(self) -> int:
         """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
@@ -71,12 +101,12 @@ class InputFile:
         return self.input.size
 
     def block(self, source: Source, start: int, stop: int) -> Block:
-        """Make the block of a byte range; of a stream, it takes its data along."""
+        """Make the block of a byte range; of a stream, it takes its data along, unless they were passed over."""
         n_bytes = stop - start
         if not self.input.is_stream:
             return Block(source, start, stop, n_bytes, n_bytes)
-        data = self.read_at(start, n_bytes)
-        self._drop(n_bytes)
+        data = self.read_at(start, n_bytes) if start >= self._held_start else None
+        self._drop(stop - self._held_start)
         n_raw = self._file.n_raw if isinstance(self._file, CompressedFile) else stop
         n_input_bytes, self._n_raw_done = n_raw - self._n_raw_done, n_raw
         return Block(source, start, stop, n_bytes, n_input_bytes, data=data)
@@ -101,13 +131,42 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
     return blocks
 
 
-def open_input(input: Input, start: int = 0) -> InputFile:
+def iter_record_blocks(
+    source: Source,
+    start: int,
+    block_bytes: int,
+    find_end: Callable[[InputFile, int], int],
+    last_end: Callable[[bytes], int],
+) -> Iterator[Block]:
+    """Yield byte ranges of about `block_bytes` that end where a record does.
+
+    `find_end` returns the first such end at a byte or later, or the file's end; `last_end` the last one in data that
+    begin with a record, 0 if there is none. A record of more than two blocks stands alone, for it alone may be too
+    large; of a stream, one that is too large is passed over, and its block has no data.
+    """
+    limit = source.options.max_document_bytes
+    with open_input(source.input, start, None if limit is None else limit + 2 * block_bytes) as file:
+        while True:
+            try:
+                stop, passed = find_end(file, start + block_bytes), 0
+            except StreamFull as full:
+                stop = passed = full.position
+            if stop <= start:
+                return
+            if stop - start > 2 * block_bytes:
+                before = last_end(file.read_at(start, block_bytes))
+                stop = start + before if before else file.pass_over(find_end, passed) if passed else stop
+            yield file.block(source, start, stop)
+            start = stop
+
+
+def open_input(input: Input, start: int = 0, max_held: int | None = None) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be."""
     if input.path == STDIN:
-        return InputFile(input, sys.stdin.buffer, start, stdin_head())
+        return InputFile(input, sys.stdin.buffer, start, stdin_head(), max_held)
     if input.compression:
         file = open_file(input, buffer_bytes=1 << 20)
-        return InputFile(input, CompressedFile(file, input.shown, input.compression), start)
+        return InputFile(input, CompressedFile(file, input.shown, input.compression), start, max_held=max_held)
     return InputFile(input, open_file(input), start)
 
 

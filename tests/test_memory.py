@@ -6,10 +6,12 @@ The inputs are a tenth of what people meet; FINEWEB_STREAM_FULL_SIZE=1 makes the
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
 import random
+import re
 import string
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from fineweb_stream import prepare
 from fineweb_stream.guard import MB
 
 from .conftest import ROOT
-from .helpers import outputs, write_jsonl
+from .helpers import both_splits, document_ids, outputs, split_at_eot, write_jsonl
 
 pytestmark = pytest.mark.slow
 SCALE = 1.0 if os.environ.get("FINEWEB_STREAM_FULL_SIZE") else 0.1
@@ -227,6 +229,35 @@ def test_a_document_too_large_is_named(run_program, texts, tmp_path) -> None:
     record = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert record["state"]["n_changes"] == {"skipped": 1}
     assert record["state"]["train_documents"] + record["state"]["val_documents"] == 2
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "separated"])
+@pytest.mark.parametrize("comes", ["packed", "piped"])
+def test_a_document_of_a_stream_too_large_is_named(run_program, reference, tmp_path, kind: str, comes: str) -> None:
+    """One that is larger than the budget is never held: its place and size are said, or it is skipped and counted."""
+    docs = [f"document {i}" for i in range(3000)]
+    docs[2000] = " ".join(["immense"] * 40_000_000)
+    if kind == "jsonl":
+        data, options = b"".join(json.dumps({"text": doc}).encode() + b"\n" for doc in docs), ["--format", "jsonl"]
+    else:
+        data, options = "<|>".join(docs).encode(), ["--separator", "<|>"]
+    (tmp_path / "c.gz").write_bytes(gzip.compress(data, 1))
+    where = {"packed": tmp_path / "c.gz", "piped": "-"}[comes]
+    options = [where, *options, "--memory", "200MB", "--val-ratio", "0.01"]
+    if comes == "packed":
+        options += ["--format", "text"] * (kind == "separated")
+    piped = data.decode() if comes == "piped" else None
+    done = run_program(*options, input=piped)
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"(line|document) 2,001 \(byte [\d,]+\): a document of 320\.0 MB", done.stderr), done.stderr
+    done = run_program(*options, "--skip-bad", input=piped)
+    assert done.returncode == 0, done.stderr
+    state = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]
+    assert state["n_changes"] == {"skipped": 1}
+    assert state["train_documents"] + state["val_documents"] == 2999
+    assert state["memory"]["peak_bytes"] < 200 * MB
+    made = sorted(split_at_eot(both_splits(tmp_path / "out")))
+    assert made == sorted(document_ids(reference, docs[:2000] + docs[2001:]))
 
 
 def test_a_page_too_large_is_named(run_program, texts, tmp_path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..errors import RecordError
-from ..storage import InputFile, open_input, read_block, sample_blocks
+from ..storage import InputFile, iter_record_blocks, read_block, sample_blocks
 from .decoding import BOM, decode
 
 _SCAN_BYTES = 1 << 16
@@ -26,14 +26,8 @@ class JsonLines:
     unit: str = "line"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield byte ranges that end after a newline."""
-        with open_input(self.input, start) as file:
-            while (stop := _find_line_end(file, start + self.block_bytes)) > start:
-                if stop - start > 2 * self.block_bytes:  # a long line stands alone: it alone may be too large
-                    before = file.read_at(start, self.block_bytes).rfind(b"\n") + 1
-                    stop = start + before if before else stop
-                yield file.block(self, start, stop)
-                start = stop
+        """Return byte ranges that end after a newline."""
+        return iter_record_blocks(self, start, self.block_bytes, _find_line_end, lambda data: data.rfind(b"\n") + 1)
 
     def read(self, block: Block) -> Texts:
         """Parse the lines of a byte range."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..cuts import find_cut, iter_chunks
-from ..storage import InputFile, open_input, read_block, sample_blocks
+from ..storage import InputFile, iter_record_blocks, open_input, read_block, sample_blocks
 from .decoding import BOM, decode
 
 MAX_RUN_BYTES = 1 << 20
@@ -130,14 +130,8 @@ class SeparatedText:
     unit: str = "document"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield byte ranges that end right after a separator."""
-        with open_input(self.input, start) as file:
-            while (stop := self._find_end(file, start + self.block_bytes)) > start:
-                if stop - start > 2 * self.block_bytes:  # a long document stands alone: it alone may be too large
-                    before = self._last_end(file.read_at(start, self.block_bytes))
-                    stop = start + before if before else stop
-                yield file.block(self, start, stop)
-                start = stop
+        """Return byte ranges that end right after a separator."""
+        return iter_record_blocks(self, start, self.block_bytes, self._find_end, self._last_end)
 
     def read(self, block: Block) -> Texts:
         """Read the documents of a byte range."""
