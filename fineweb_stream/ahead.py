@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-import queue
+import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from .waiting import until
+from .blocks import Block, Source
+from .storage import check_unchanged
+from .waiting import TICK_SECONDS, until
 
 T = TypeVar("T")
 
 
-class _Reader(Generic[T]):
-    """Runs an iterator in a thread, `depth` items ahead."""
+class _Room:
+    """What may wait in all readers together: `max_bytes`, and one item of the reader whose turn it is."""
 
-    def __init__(self, make: Callable[[], Iterator[T]], depth: int, stop: threading.Event) -> None:
-        self._items: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
-        self._stop = stop
+    def __init__(self, max_bytes: float) -> None:
+        self.changed = threading.Condition()
+        self.max_bytes = max_bytes
+        self.n_bytes = 0
+
+
+class _Reader(Generic[T]):
+    """Runs an iterator in a thread, `depth` items ahead where there is room."""
+
+    is_next = False
+
+    def __init__(
+        self,
+        make: Callable[[], Iterator[T]],
+        depth: int,
+        size: Callable[[T], int],
+        room: _Room,
+        stop: threading.Event,
+    ) -> None:
+        self._items: deque[tuple[T | None, int, BaseException | None]] = deque()
+        self._depth, self._size, self._room, self._stop = depth, size, room, stop
         self._thread = threading.Thread(target=self._run, args=(make,), name="encode-ahead", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
+        self.is_next = True
+        room = self._room
         while True:
-            item, error = self._items.get()
+            with room.changed:
+                room.changed.notify_all()
+                while not self._items:
+                    room.changed.wait(TICK_SECONDS)  # on Windows nothing ends a wait that has no end
+                item, n_bytes, error = self._items.popleft()
+                room.n_bytes -= n_bytes
+                room.changed.notify_all()
             if error is not None:
                 raise error
             if item is None:
@@ -38,37 +66,52 @@ class _Reader(Generic[T]):
         try:
             with until(self._stop.is_set):
                 for item in make():
-                    if not self._put((item, None)):
+                    if not self._put(item, self._size(item), None):
                         return
-            self._put((None, None))
+            self._put(None, 0, None)
         except BaseException as error:
-            self._put((None, error))
+            self._put(None, 0, error)
 
-    def _put(self, entry: tuple[T | None, BaseException | None]) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._items.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
+    def _put(self, item: T | None, n_bytes: int, error: BaseException | None) -> bool:
+        room = self._room
+        with room.changed:
+            while not self._stop.is_set():
+                has_room = len(self._items) < self._depth and room.n_bytes + n_bytes <= room.max_bytes
+                if has_room or (self.is_next and not self._items):
+                    self._items.append((item, n_bytes, error))
+                    room.n_bytes += n_bytes
+                    room.changed.notify_all()
+                    return True
+                room.changed.wait(TICK_SECONDS)
         return False
 
 
-def read_ahead(makers: Iterable[Callable[[], Iterator[T]]], n_ahead: int, depth: int = 3) -> Iterator[T]:
+def _weightless(item: object) -> int:
+    return 0
+
+
+def read_ahead(
+    makers: Iterable[Callable[[], Iterator[T]]],
+    n_ahead: int,
+    depth: int = 3,
+    max_bytes: float = float("inf"),
+    size: Callable[[T], int] = _weightless,
+) -> Iterator[T]:
     """Yield the items of all iterators in order, with up to `n_ahead` of them running, `depth` items ahead each.
 
     >>> list(read_ahead([lambda: iter("ab"), lambda: iter("c")], n_ahead=2))
     ['a', 'b', 'c']
 
-    What an iterator raises is raised here when its turn comes. Leaving early stops the threads.
+    By their `size` no more than `max_bytes` wait here, unless a single item is more. What an iterator raises is raised
+    here when its turn comes. Leaving early stops the threads.
     """
-    stop = threading.Event()
+    stop, room = threading.Event(), _Room(max_bytes)
     remaining = iter(makers)
     readers: deque[_Reader[T]] = deque()
     try:
         while True:
             while len(readers) < n_ahead and (make := next(remaining, None)):
-                readers.append(_Reader(make, depth, stop))
+                readers.append(_Reader(make, depth, size, room, stop))
             if not readers:
                 return
             yield from readers[0]
@@ -77,3 +120,28 @@ def read_ahead(makers: Iterable[Callable[[], Iterator[T]]], n_ahead: int, depth:
         stop.set()
         for reader in readers:
             reader.join()
+
+
+def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
+    """Return how many inputs are read ahead of their turn; 0 where nothing must be decompressed."""
+    return n_workers if any(source.input.compression for source in sources) else 0
+
+
+def iter_blocks(sources: Sequence[Source], start: int, n_ahead: int, max_bytes: int) -> Iterator[Block]:
+    """Yield the blocks of all sources, the first from `start` on; no input may change while it is read."""
+    starts = [start] + [0] * len(sources)
+    makers = [functools.partial(_source_blocks, *pair) for pair in zip(sources, starts, strict=False)]
+    if n_ahead:
+        yield from read_ahead(makers, n_ahead, max_bytes=max_bytes, size=_carried_bytes)
+    else:
+        for make in makers:
+            yield from make()
+
+
+def _source_blocks(source: Source, start: int) -> Iterator[Block]:
+    yield from source.iter_blocks(start)
+    check_unchanged(source.input)
+
+
+def _carried_bytes(block: Block) -> int:
+    return block.n_bytes if block.data is not None else 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import report
-from .ahead import read_ahead
+from .ahead import count_ahead, iter_blocks
 from .blocks import Block, Source
 from .changes import ChangeLog
 from .errors import InputError, Interrupted, PrepareError
@@ -22,7 +22,7 @@ from .executors import Window, local_executor, map_ordered
 from .failures import explain
 from .guard import MemoryGuard, return_large_blocks
 from .merge import give_names, merge
-from .plan import MemoryPlan
+from .plan import TEXT_COST, MemoryPlan
 from .progress import Progress
 from .record import DONE, ENCODING, MERGING, Record
 from .resume import clear
@@ -30,7 +30,6 @@ from .settings import Settings
 from .shards import ShardWriter
 from .signals import Signals
 from .splits import Split, split_documents, split_text
-from .storage import check_unchanged
 from .vocab import EOT_ID
 from .waiting import notices
 from .watch import Watch
@@ -109,10 +108,15 @@ class Run:
         encode = functools.partial(encode_block, engine=plan.engine)
         if is_local:  # an event does not travel to other processes
             encode = functools.partial(encode, stopped=stop.is_set)
+        sources = self._sources[self._state.input :]
+        n_ahead = count_ahead(sources, plan.n_workers)
+        # What is read ahead waits as it is: a byte of it costs one, and one in the window TEXT_COST.
+        window_bytes = plan.window_bytes - plan.window_bytes // TEXT_COST if n_ahead else plan.window_bytes
         window = Window(
             lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
-            plan.cluster_window_bytes if self._cluster else plan.window_bytes,
+            plan.cluster_window_bytes if self._cluster else window_bytes,
         )
+        blocks = iter_blocks(sources, self._state.offset, n_ahead, plan.window_bytes)
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
         with (
@@ -128,7 +132,7 @@ class Run:
                 self._watch.check(self._state.seconds + time.monotonic() - self._clock)
 
             try:
-                for block, encoded in mapped(encode, self._blocks(), window, tick):
+                for block, encoded in mapped(encode, blocks, window, tick):
                     with self._signals.deferred():
                         has_completed_shard = self._absorb(block, encoded, writer, changes)
                         if self._is_full:
@@ -148,17 +152,6 @@ class Run:
             finally:
                 stop.set()
                 progress.close()
-
-    def _blocks(self) -> Iterator[Block]:
-        """Yield the blocks that are left; no input may change while it is read."""
-        sources = self._sources[self._state.input :]
-        starts = [self._state.offset] + [0] * len(sources)
-        makers = [functools.partial(_source_blocks, *pair) for pair in zip(sources, starts, strict=False)]
-        if any(source.input.compression for source in sources):
-            yield from read_ahead(makers, self._plan.n_workers)
-        else:
-            for make in makers:
-                yield from make()
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
         """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
@@ -246,8 +239,3 @@ class Run:
             clear(self._folder)  # nothing is lost: nothing was there
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"
-
-
-def _source_blocks(source: Source, start: int) -> Iterator[Block]:
-    yield from source.iter_blocks(start)
-    check_unchanged(source.input)

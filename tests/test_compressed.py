@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import lzma
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -138,6 +142,32 @@ def test_read_ahead_raises_in_its_turn() -> None:
     endless = read_ahead([lambda: iter(int, 1)], n_ahead=1)
     assert next(endless) == 0
     endless.close()  # the autouse fixture sees a thread that stays
+
+
+def test_read_ahead_holds_no_more_than_it_may() -> None:
+    """What waits for its turn is bounded in bytes over all readers; one item that is more still passes."""
+    n_made = n_taken = most = 0
+    lock = threading.Lock()
+
+    def make(sizes: list[int]) -> Iterator[int]:
+        nonlocal n_made, most
+        for size in sizes:
+            with lock:
+                n_made += size
+                most = max(most, n_made - n_taken)
+            yield size
+
+    sizes = [[10] * 40, [300] * 6, [10] * 40]
+    items = []
+    for item in read_ahead([functools.partial(make, row) for row in sizes], 3, max_bytes=50, size=lambda n: n):
+        if len(items) % 8 == 0:
+            time.sleep(0.03)  # the readers fill all the room there is
+        items.append(item)
+        with lock:
+            n_taken += item
+    assert items == [item for row in sizes for item in row]
+    assert most <= 50 + 3 * 300 + 2 * 10, "besides the room: one in its turn, what the readers have in hand, one here"
+    assert most >= 50
 
 
 def test_parquet_inside_gzip_is_refused(tmp_path: Path) -> None:
