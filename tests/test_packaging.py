@@ -100,7 +100,9 @@ def test_installed_wheel_works_anywhere(
     packages: tuple[Path, Path], unpacked_sdist: Path, fresh_python: Path, tmp_path: Path
 ) -> None:
     """From the wheel: the demo from another folder, and the sdist's tests; the bytes are those of a checkout."""
-    run(fresh_python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", packages[0], cwd=tmp_path)
+    # The other packages are those of the Python that runs this test, which may have another of ours: ignore it.
+    options = ["-q", "--no-deps", "--no-index", "--ignore-installed"]
+    run(fresh_python, "-m", "pip", "install", *options, packages[0], cwd=tmp_path)
     where = run(fresh_python, "-c", "import fineweb_stream; print(fineweb_stream.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(fresh_python.parent.parent)
     run(fresh_python, "-m", "fineweb_stream", "--demo", "--out", "module", cwd=tmp_path)
