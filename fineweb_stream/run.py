@@ -126,6 +126,7 @@ class Run:
             committed = time.monotonic()
 
             def tick() -> None:
+                self._signals.check()  # an exception that a callback swallowed comes again
                 progress.update()
                 while not notices.empty():
                     self._say(notices.get())

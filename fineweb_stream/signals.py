@@ -12,6 +12,7 @@ from typing import Any
 
 from .errors import Interrupted
 
+_AGAIN_SECONDS = 0.01
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
@@ -20,6 +21,9 @@ class Signals:
 
     A second one while the first is dealt with leaves the process at once; what was recorded stays recorded. Outside the
     main thread, where Python takes no signals, it does nothing.
+
+    In the functions of Python's import an exception could come between the taking of its lock and the `try` that gives
+    it back, or in a callback that swallows it: all later imports would wait for ever. There it comes a little later.
     """
 
     def __init__(self) -> None:
@@ -56,6 +60,11 @@ class Signals:
             raise Interrupted(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if frame and frame.f_code.co_filename.startswith("<frozen importlib"):
+            again = threading.Timer(_AGAIN_SECONDS, _send, [number])
+            again.daemon = True
+            again.start()
+            return
         if self.received:
             os._exit(128 + number)
         self.received = number
@@ -64,3 +73,11 @@ class Signals:
     def _raise_if_received(self) -> None:
         if not self._depth:
             self.check()
+
+
+def _send(number: int) -> None:
+    """Send a signal to the main thread, whichever thread this is."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:  # Windows
+        signal.raise_signal(number)

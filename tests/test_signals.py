@@ -6,6 +6,8 @@ for a moment; everything else is prepare.py as it is.
 
 from __future__ import annotations
 
+import _imp
+import importlib
 import json
 import os
 import random
@@ -13,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +25,8 @@ import psutil
 import pytest
 
 from fineweb_stream import prepare
+from fineweb_stream.errors import Interrupted
+from fineweb_stream.signals import Signals
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl
@@ -285,3 +290,24 @@ assert [t.name for t in threading.enumerate() if t.name.startswith(("encode", "h
     assert done.returncode == 0, done.stderr
     assert "caught stopped by signal 15" in done.stdout
     assert "the same command continues" in done.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no signal can be sent to one thread there")
+def test_import_lock_is_given_back() -> None:
+    """A signal in the midst of an import comes, and leaves no lock behind that all later imports would wait for."""
+    get_lock = importlib._bootstrap._get_module_lock  # type: ignore[attr-defined]
+    main, rng = threading.main_thread().ident, random.Random(1)
+
+    def send() -> None:
+        time.sleep(rng.random() * 0.003)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    for _ in range(300):  # without care one of ten leaves the lock, and two of ten are swallowed
+        sender = threading.Thread(target=send)
+        with pytest.raises(Interrupted), Signals():
+            sender.start()
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                get_lock("no_such_module")
+        sender.join()
+        assert not _imp.lock_held()
