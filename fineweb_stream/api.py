@@ -17,7 +17,7 @@ from .guard import MemoryGuard
 from .inputs import as_names, find_inputs
 from .layouts import NANOGPT
 from .lock import locked
-from .plan import Estimate, MemoryPlan, estimate, plan_lines, plan_memory
+from .plan import Estimate, MemoryPlan, check_plan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
 from .resume import open_record, recorded_inputs, reopen
 from .run import Run
@@ -119,7 +119,8 @@ def prepare(
             record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
             reopen(folder, record, settings)
             if record.state.status == DONE:
-                say(f"already done; nothing to do\n{report.outputs(folder, record)}")
+                more = f", {max_tokens:,} tokens and more are there" if max_tokens else ""
+                say(f"already done; nothing to do{more}\n{report.outputs(folder, record)}")
             else:
                 _say_plan(record, settings, sources, plan, folder, say)
                 run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
@@ -151,6 +152,8 @@ def _say_plan(
     found = estimate(sources, plan.engine)
     for line in plan_lines(found, settings, record.state, folder, plan.n_workers):
         say(line)
+    if found:
+        check_plan(found, settings, record.state, folder)
     return found
 
 

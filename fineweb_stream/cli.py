@@ -83,7 +83,12 @@ def make_parser() -> argparse.ArgumentParser:
         usage="prepare.py [INPUT ...] [options]",
     )
     add = parser.add_argument
-    add("inputs", nargs="*", metavar="INPUT", help="text, jsonl or parquet: files, folders, globs; - is standard input")
+    add(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help="text, jsonl, parquet: files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
+    )
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
     add("--val-ratio", type=float, metavar="R", help=f"share of the validation split (default: {DEFAULT_VAL_RATIO})")
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")

@@ -69,12 +69,16 @@ def find_needs(engine: str, sources: Sequence[Source]) -> Needs:
     return Needs(__version__, modules, os.path.abspath(first.path) if first else "", first.size if first else 0)
 
 
+def _install_hint(version: str) -> str:
+    return f"install fineweb_stream {version} there (pip install . in its folder), and start the worker anew"
+
+
 def find_missing(needs: Needs) -> tuple[str, str] | None:
     """In a worker: return what it lacks and what to type there; None when it has all."""
     if __version__ != needs.version:
         return (
             f"has fineweb_stream {__version__}, here it is {needs.version}: ids could differ",
-            f"type there: pip install fineweb_stream=={needs.version}, and start the worker anew",
+            _install_hint(needs.version),
         )
     for name in needs.modules:
         if importlib.util.find_spec(name) is None:
@@ -187,7 +191,7 @@ class Cluster:
             if isinstance(missing, Exception):
                 version = self._needs.version
                 what = f"cannot run fineweb_stream {version}: {missing}"
-                missing = (what, f"type there: pip install fineweb_stream=={version}, and start the worker anew")
+                missing = (what, _install_hint(version))
             if missing:
                 complaints.append((f"worker {address}: {missing[0]}", missing[1]))
         if complaints:

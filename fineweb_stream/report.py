@@ -122,5 +122,7 @@ def result(folder: Path, record: Record) -> list[str]:
         )
     lines.append(outputs(folder, record))
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
+    if record.layout.is_merged and folder.resolve().parent.name != "data":
+        usage = f"copy both to nanoGPT's data/{folder.resolve().name}/, then {usage}"
     lines.append(f"train on it: {usage}")
     return lines

@@ -26,8 +26,8 @@ def open_record(
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
-    With `overwrite`, what another run has left is deleted (not with `dry_run`); an interrupted run of the same inputs
-    and settings is continued all the same.
+    With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
+    continued all the same. A finished demo makes way for anything; with `dry_run` nothing is in the way, or deleted.
 
     Raises `InputError` for outputs of another run or of unknown origin, `PrepareError` for a damaged record.
     """
@@ -42,9 +42,10 @@ def open_record(
         if not differences and not (overwrite and record.state.status == DONE):
             _check_outputs(folder, record)
             return record
-        if not overwrite:
+        is_demo = record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
+        if not (overwrite or dry_run or is_demo):
             raise _refusal(folder, record, differences)
-    elif not overwrite and (found := next(_outputs(folder), None)):
+    elif not (overwrite or dry_run) and (found := next(_outputs(folder), None)):
         raise InputError(
             f"{found} is already there, and no {RECORD_NAME} says what it was made of",
             "it is left alone: choose another folder with --out, or replace it with --overwrite",

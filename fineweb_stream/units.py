@@ -34,9 +34,10 @@ def format_size(n_bytes: float) -> str:
     """Write a size as people say it.
 
     >>> format_size(12_345_678_901), format_size(200_000)
-    ('12.3 GB', '0.2 MB')
+    ('12.3 GB', '200.0 kB')
     """
-    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.1f} MB"
+    unit, name = (1e9, "GB") if n_bytes >= 1e9 else (1e6, "MB") if n_bytes >= 1e6 else (1e3, "kB")
+    return f"{n_bytes / unit:,.1f} {name}"
 
 
 def format_duration(seconds: float) -> str:
