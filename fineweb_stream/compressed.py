@@ -14,7 +14,9 @@ from typing import Any, BinaryIO
 
 from .errors import InputError
 
-_READ_BYTES = 16 << 10  # of compressed data at a time: what they become is bounded by the format's best ratio
+_READ_BYTES = 16 << 10
+_PIECE_BYTES = 512
+"""How much is decompressed at a time: a byte may become 30 kB (zstd, bzip2), and these have no bound of their own."""
 
 
 def _zstd() -> Any:
@@ -70,9 +72,9 @@ class CompressedFile:
 
     def _fill(self) -> bool:
         """Decompress some more; False at the end."""
-        raw = self._raw or self._file.read(_READ_BYTES)
-        self.n_raw += 0 if self._raw else len(raw)
-        self._raw = b""
+        self._raw = self._raw or self._file.read(_READ_BYTES)
+        raw, self._raw = self._raw[:_PIECE_BYTES], self._raw[_PIECE_BYTES:]
+        self.n_raw += len(raw)
         if not raw:
             if self._is_begun:
                 raise self._error("is cut off", "fetch the file again")
@@ -83,7 +85,9 @@ class CompressedFile:
             raise self._error(f"is damaged, or followed by something else ({error})", "fetch the file again") from None
         self._is_begun = not self._member.eof
         if self._member.eof:
-            self._raw = self._member.unused_data
+            unused = self._member.unused_data
+            self.n_raw -= len(unused)
+            self._raw = unused + self._raw
             self._member = self._make()
         return True
 

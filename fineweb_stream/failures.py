@@ -35,6 +35,12 @@ def explain(error: BaseException, state: State, sources: Sequence[Source], folde
         return kind(f"{place}: {cause.message}", cause.hint)
     if isinstance(cause, PrepareError | Interrupted):
         return cause
+    if isinstance(cause, MemoryError):  # Arrow's, too
+        return MemoryLimitError(
+            f"{source.input.shown}, from {error.block.start:,}: the system gives no more memory"
+            f" ({str(cause).partition(chr(10))[0] or 'no reason given'})",
+            "raise the limit (ulimit -v, a container's), or use fewer workers: --workers 1",
+        )
     unit = "rows" if source.unit == "row" else "bytes"
     return _unexpected(cause, source.input, f"{unit} {error.block.start:,} to {error.block.stop:,}", folder)
 

@@ -6,6 +6,7 @@ does not (401, 403, 404). The token goes to HF_ENDPOINT's own host and never to 
 
 from __future__ import annotations
 
+import base64
 import functools
 import http.client
 import os
@@ -23,7 +24,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from .addresses import shown
 from .connections import KeepAlive
@@ -163,12 +164,27 @@ def _opener() -> urllib.request.OpenerDirector:
 
 def send(url: str, patience: Patience, *, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     """Open a URL once; the answer's `X-Linked-Etag` is also that of a redirect. Header names with _ for -."""
-    request = Request(url, {"Accept-Encoding": "identity"} | {k.replace("_", "-"): headers[k] for k in headers}, method)
+    found = {"Accept-Encoding": "identity"} | {k.replace("_", "-"): headers[k] for k in headers}
+    url, login = _part_login(url)
+    request = Request(url, found, method)
+    if login:
+        request.add_unredirected_header("Authorization", login)
     response: http.client.HTTPResponse = _opener().open(request, timeout=TIMEOUT_SECONDS)
     patience.answered()
     if request.linked_etags and "X-Linked-Etag" not in response.headers:
         response.headers["X-Linked-Etag"] = request.linked_etags[-1]
     return response
+
+
+def _part_login(url: str) -> tuple[str, str]:
+    """Return a URL without its login, and the header that says it ("" for none)."""
+    parts = urlsplit(url)
+    login, at, server = parts.netloc.rpartition("@")
+    if not at:
+        return url, ""
+    user, _, password = login.partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}".encode()
+    return parts._replace(netloc=server).geturl(), f"Basic {base64.b64encode(pair).decode()}"
 
 
 def endpoint() -> str:

@@ -180,7 +180,8 @@ def _describe(path: Path, is_named: bool) -> Input:
         raise InputError(
             f"{path}: a parquet file inside a compressed one", f"unpack it: {_unpacker(compression)} {path}"
         )
-    return Input(str(path), format, info.st_size, str(info.st_mtime_ns), bool(compression), compression)
+    name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file that is called as standard input is
+    return Input(name, format, info.st_size, str(info.st_mtime_ns), bool(compression), compression)
 
 
 def _unpacker(compression: str) -> str:

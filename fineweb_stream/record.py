@@ -31,9 +31,10 @@ class State:
     """Where a run stands: what is next to read, and what is durably written.
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
-    rows or documents of that input came before. `skip_train` and `skip_val` ids from there on are written already (the
-    run was told to stop after so many tokens). Shards before `len(shard_sha256)` are complete. Each SHA-256 here and in
-    `outputs` is that of the ids alone; without a header, as nanoGPT's files are, that is the file's.
+    rows or documents of that input came before. `skip_train` and `skip_val` ids from there on are written already, and
+    `skip_changes` changes said (the run was told to stop after so many tokens). Shards before `len(shard_sha256)` are
+    complete. Each SHA-256 here and in `outputs` is that of the ids alone; without a header, as nanoGPT's files are,
+    that is the file's.
     """
 
     status: str = ENCODING
@@ -48,6 +49,7 @@ class State:
     skip_val: int = 0
     skip_train_documents: int = 0
     skip_val_documents: int = 0
+    skip_changes: int = 0
     is_exhausted: bool = False
     has_text: bool = False
     n_eot_in_text: int = 0

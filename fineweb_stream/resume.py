@@ -105,7 +105,7 @@ def _outputs(folder: Path) -> Iterator[Path]:
     for end in ("", ".part"):
         yield from (path for name in names if (path := name.with_name(name.name + end)).exists())
         for suffix in suffixes:
-            yield from sorted(folder.glob(f"train_shard_*{suffix}{end}"))
+            yield from sorted(folder.glob(f"train_shard_[0-9][0-9][0-9][0-9]*{suffix}{end}"))
 
 
 def _check_outputs(folder: Path, record: Record) -> None:

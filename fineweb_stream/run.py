@@ -160,7 +160,7 @@ class Run:
         self._is_whole = False
         if block.source.number != state.input:
             state.input, state.n_records = block.source.number, 0
-        changes.append(block, encoded.changes)
+        changes.append(block, encoded.changes[state.skip_changes :])
         split = self._split(block, encoded)
         val, train = split.val[state.skip_val :], split.train[state.skip_train :]
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
@@ -174,10 +174,12 @@ class Run:
             state.skip_train, state.skip_val = state.skip_train + room, len(split.val)
             state.skip_train_documents += n_documents
             state.skip_val_documents = split.val_documents
+            state.skip_changes = len(encoded.changes)
             self._is_whole = self._is_full = True
             return has_completed_shard
         state.train_documents += split.train_documents - state.skip_train_documents
         state.skip_val = state.skip_train = state.skip_val_documents = state.skip_train_documents = 0
+        state.skip_changes = 0
         state.offset = block.stop
         state.n_records += encoded.n_records
         state.text_bytes += encoded.n_bytes

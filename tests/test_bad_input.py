@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fineweb_stream import prepare, run
+from fineweb_stream.errors import MemoryLimitError
+
 from .helpers import both_splits, outputs, split_at_eot, write_jsonl, write_parquet
 
 GOOD = [f"document number {i} with some words" for i in range(50)]
@@ -223,3 +226,23 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_called_as_standard_input(run_program, tmp_path) -> None:
+    """A file named - is read as ./-, whatever comes on standard input."""
+    write_jsonl(tmp_path / "-", ["one document", "another one"])
+    done = run_program("./-", "--val-ratio", "0.1", input="something else")
+    assert done.returncode == 0, done.stderr
+    assert "of 1 documents" in done.stdout
+
+
+def test_no_more_memory_from_the_system(tmp_path, monkeypatch) -> None:
+    """A limit of the system that is met first is a lack of memory, too: exit 3, with the place and the way on."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
+    monkeypatch.setattr(run, "encode_block", raise_memory_error)
+    with pytest.raises(MemoryLimitError, match=r"c\.jsonl, from 0: the system gives no more memory \(realloc failed\)"):
+        prepare(path, tmp_path / "out", quiet=True)
+
+
+def raise_memory_error(*args: object, **options: object) -> None:
+    raise MemoryError("realloc failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import functools
 import gzip
+import io
 import lzma
 import threading
 import time
@@ -175,3 +176,17 @@ def test_parquet_inside_gzip_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
     with pytest.raises(InputError, match="unpack it: gunzip"):
         prepare(tmp_path / "c.parquet.gz", tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz", ".bz2"])
+def test_what_becomes_a_thousand_times_larger_is_bounded(suffix: str) -> None:
+    """However well it is packed, little more than what is asked for is unpacked at a time."""
+    if suffix == ".zst":
+        pytest.importorskip("zstandard")
+    file = CompressedFile(io.BytesIO(pack(b"the cat sat on the mat\n" * 5_000_000, suffix, 1)), "c" + suffix, suffix)
+    most = n_bytes = 0
+    while data := file.read(1 << 16):
+        n_bytes += len(data)
+        most = max(most, len(file._held))
+    assert n_bytes == 115_000_000
+    assert most < 20 << 20

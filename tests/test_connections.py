@@ -142,3 +142,11 @@ def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.Monkey
     server.faults = [Fault(cut=-1)]
     assert read(server, 10, 20, waits) == DATA[10:20]
     assert not waits
+
+
+def test_login_of_an_address(server: HubServer) -> None:
+    """user:password@ is sent as HTTP's basic login to that server, and is no part of the host's name."""
+    url = f"{server.url}/files/a.txt".replace("://", "://me:p%40ss@")
+    (file,) = list_remote(url)
+    assert read_remote(file.url, file.version, file.size, 10, 20) == DATA[10:20]
+    assert {request.headers["Authorization"] for request in server.log} == {"Basic bWU6cEBzcw=="}

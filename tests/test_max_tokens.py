@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fineweb_stream import disk, prepare
+from fineweb_stream.changes import CHANGES_NAME
 from fineweb_stream.errors import DiskError
+from fineweb_stream.record import read_record
 from fineweb_stream.verify import verify
 
 from .helpers import outputs, read_ids, write_jsonl
@@ -69,3 +71,18 @@ def test_the_plan_is_for_what_will_be_read(tmp_path, monkeypatch, capsys) -> Non
     with pytest.raises(DiskError):
         prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02)
     prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02, max_tokens=part.train_tokens)
+
+
+def test_skipped_lines_are_said_once(tmp_path) -> None:
+    """Going on with a larger number tells of no line again that was skipped before."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    lines = path.read_text().splitlines()
+    for i in (100, 500, 899):
+        lines[i] = "{"
+    path.write_text("\n".join(lines))
+    for n in (1000, 2000, None):
+        prepare(path, tmp_path / "out", max_tokens=n, skip_bad=True, quiet=True)
+    prepare(path, tmp_path / "direct", skip_bad=True, quiet=True)
+    assert (tmp_path / "out" / CHANGES_NAME).read_text() == (tmp_path / "direct" / CHANGES_NAME).read_text()
+    records = [read_record(tmp_path / name) for name in ("out", "direct")]
+    assert [record.state.n_changes for record in records] == [{"skipped": 3}] * 2

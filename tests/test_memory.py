@@ -270,6 +270,19 @@ def test_a_page_too_large_is_named(run_program, texts, tmp_path) -> None:
     assert not list((tmp_path / "out").glob("*.bin*"))
 
 
+def test_repeats_in_a_dictionary_are_bounded(run_program, tmp_path) -> None:
+    """A parquet file of a few kB whose rows are one long text: memory, and the estimate, are of what they come to."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    text = "word and other " * 60_000
+    pq.write_table(pa.table({"text": [text] * 200}), tmp_path / "c.parquet", row_group_size=10**9)
+    done = run_program("c.parquet", "--memory", "200MB", "--val-ratio", "0.02")
+    assert done.returncode == 0, done.stderr
+    state = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]
+    assert state["memory"]["peak_bytes"] < 200 * MB
+    estimate = int(done.stdout.split("tokens: about ")[1].split()[0].replace(",", ""))
+    assert abs(estimate / (state["train_tokens"] + state["val_tokens"]) - 1) < 0.03
+
+
 def test_dry_run_estimates_and_writes_nothing(corpus, run_program, tmp_path) -> None:
     """--dry-run: tokens within 3% of the truth on the shared corpora, and not a file."""
     for name, n_tokens in (("fineweb_1mb.txt", 217_888), ("english_48mb.parquet", 15_174_885)):

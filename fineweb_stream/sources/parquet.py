@@ -17,7 +17,7 @@ from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..errors import InputError, MemoryLimitError, RecordError
 from ..storage import SAMPLE_BYTES, open_file
 from ..units import format_size
-from .pages import page_bytes
+from .pages import decoded_bytes, largest_page
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,15 +48,14 @@ class Parquet:
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield runs of row groups, or batches of rows of a large one."""
-        metadata = _metadata(self.input)
-        column = _column_index(metadata, self)
+        metadata, sizes = _metadata(self.input), _text_sizes(self)
         first_row = n_bytes = run_start = 0
         run_groups = 0
         for i in range(metadata.num_row_groups):
             group = metadata.row_group(i)
             next_row = first_row + group.num_rows
             if next_row > start:
-                group_bytes = group.column(column).total_uncompressed_size
+                group_bytes = sizes[i]
                 is_long = group_bytes > MAX_ROW_GROUP_BYTES or group.num_rows > MAX_BLOCK_ROWS
                 is_large = is_long and group.num_rows > 1  # a row alone is its own block, whatever its length
                 is_full = n_bytes + group_bytes > self.block_bytes or next_row - run_start > MAX_BLOCK_ROWS
@@ -95,11 +94,8 @@ class Parquet:
         return [block for block in (next(stream, None) for stream in streams) if block]
 
     def text_bytes(self) -> int:
-        """Return the decompressed size of the text column."""
-        metadata = _metadata(self.input)
-        column = _column_index(metadata, self)
-        groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-        return sum(int(group.column(column).total_uncompressed_size) for group in groups)
+        """Return the decoded size of the text column."""
+        return sum(_text_sizes(self))
 
     def _block(self, metadata: pq.FileMetaData, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
         share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
@@ -121,9 +117,9 @@ class Parquet:
 
         info = metadata.row_group(group)
         chunk = info.column(_column_index(metadata, self))
-        mean_bytes = chunk.total_uncompressed_size // max(info.num_rows, 1)
+        mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
         with open_file(self.input) as file:
-            self._check_pages(page_bytes(file, chunk), first_row, first_row + info.num_rows)
+            self._check_pages(largest_page(file, chunk), first_row, first_row + info.num_rows)
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
                 batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
                 row_groups=[group],
@@ -213,6 +209,15 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
             f"--text-column NAME; columns of text: {', '.join(columns) or 'none'}",
         )
     return [metadata.schema.column(i).path for i in range(len(metadata.schema))].index(name)
+
+
+@functools.lru_cache(maxsize=4)
+def _text_sizes(source: Parquet) -> list[int]:
+    """Return about how much text each row group holds (bytes)."""
+    metadata = _metadata(source.input)
+    column = _column_index(metadata, source)
+    with open_file(source.input) as file:
+        return [decoded_bytes(file, metadata.row_group(i).column(column)) for i in range(metadata.num_row_groups)]
 
 
 @functools.lru_cache(maxsize=4)
