@@ -87,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="text, jsonl, parquet: files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
+        help="files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
     )
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
     add("--val-ratio", type=float, metavar="R", help=f"share of the validation split (default: {DEFAULT_VAL_RATIO})")
