@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..errors import InputError, MemoryLimitError, RecordError
-from ..storage import SAMPLE_BYTES, open_file
+from ..storage import SAMPLE_BYTES, is_url, open_file
 from ..units import format_size
 from .pages import decoded_bytes, largest_page
 
@@ -216,6 +216,8 @@ def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
     metadata = _metadata(source.input)
     column = _column_index(metadata, source)
+    if is_url(source.input.path):  # a request for each row group would cost more than it tells
+        return [metadata.row_group(i).column(column).total_uncompressed_size for i in range(metadata.num_row_groups)]
     with open_file(source.input) as file:
         return [decoded_bytes(file, metadata.row_group(i).column(column)) for i in range(metadata.num_row_groups)]
 
