@@ -17,6 +17,7 @@ from .guard import MemoryGuard
 from .inputs import as_names, find_inputs
 from .layouts import NANOGPT
 from .lock import locked
+from .needs import find_needs
 from .plan import Estimate, MemoryPlan, check_plan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
 from .resume import open_record, recorded_inputs, reopen
@@ -127,7 +128,7 @@ def prepare(
                 if cluster is None:
                     run.work(executor)
                 else:
-                    from .cluster import connect, find_needs  # it loads distributed
+                    from .cluster import connect  # it loads distributed
 
                     with connect(cluster, find_needs(plan.engine, sources), say) as workers_there:
                         run.work(cluster=workers_there)

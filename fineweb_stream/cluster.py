@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from . import __version__
-from .blocks import Block, Source
+from .blocks import Block
 from .errors import InputError, PrepareError
 from .executors import TICK_SECONDS, Window, WorkerError, map_ordered
+from .needs import Needs, check_here, find_missing, install_hint, is_file
 from .worker import Encoded
 
 GROUP_BYTES = 8 << 20
@@ -34,15 +33,6 @@ RETRIES = 2
 CONNECT_SECONDS = 10
 COUNT_SECONDS = 1.0
 Encode = Callable[[Block], Encoded]
-
-
-class Needs(NamedTuple):
-    """What a worker must have: our version, some packages, and sight of the first input (`path` "": none to see)."""
-
-    version: str
-    modules: tuple[str, ...]
-    path: str
-    size: int
 
 
 class Group(NamedTuple):
@@ -59,47 +49,6 @@ class GroupError(Exception):
         super().__init__(done, error)
         self.done = done
         self.error = error
-
-
-def find_needs(engine: str, sources: Sequence[Source]) -> Needs:
-    """Return what each worker must have for this engine and these inputs."""
-    packages = {"pyarrow": any(s.input.format == "parquet" for s in sources), "fastokens": engine == "fastokens"}
-    modules = tuple(name for name, is_needed in packages.items() if is_needed)
-    first = next((s.input for s in sources if _is_file(s)), None)
-    return Needs(__version__, modules, os.path.abspath(first.path) if first else "", first.size if first else 0)
-
-
-def _install_hint(version: str) -> str:
-    return f"install fineweb_stream {version} there (pip install . in its folder), and start the worker anew"
-
-
-def find_missing(needs: Needs) -> tuple[str, str] | None:
-    """In a worker: return what it lacks and what to type there; None when it has all."""
-    if __version__ != needs.version:
-        return (
-            f"has fineweb_stream {__version__}, here it is {needs.version}: ids could differ",
-            _install_hint(needs.version),
-        )
-    for name in needs.modules:
-        if importlib.util.find_spec(name) is None:
-            return f"{name} is not installed", f"type there: pip install {name}, and start the worker anew"
-    if not needs.path:
-        return None
-    hint = f"type there: ls -l {needs.path} (workers read the inputs themselves: put them in a folder all share)"
-    try:
-        size = os.stat(needs.path).st_size
-    except OSError as error:
-        return f"cannot see {needs.path}: {error.strerror}", hint
-    return None if size == needs.size else (f"{needs.path} has {size:,} bytes there, {needs.size:,} here", hint)
-
-
-@functools.cache
-def check_here(needs: Needs) -> None:
-    """In a task: raise `InputError` when this worker, which may have joined later, lacks something."""
-    from distributed import get_worker
-
-    if missing := find_missing(needs):
-        raise InputError(f"worker {get_worker().address}: {missing[0]}", missing[1])
 
 
 def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str) -> list[Encoded]:
@@ -191,7 +140,7 @@ class Cluster:
             if isinstance(missing, Exception):
                 version = self._needs.version
                 what = f"cannot run fineweb_stream {version}: {missing}"
-                missing = (what, _install_hint(version))
+                missing = (what, install_hint(version))
             if missing:
                 complaints.append((f"worker {address}: {missing[0]}", missing[1]))
         if complaints:
@@ -253,15 +202,10 @@ def connect(
         logger.setLevel(level)
 
 
-def _is_file(source: Source) -> bool:
-    """Tell whether workers read the input themselves: streams and the demo travel with their blocks."""
-    return not source.input.is_stream and source.input.format != "demo" and "://" not in source.input.path
-
-
 def _in_folder(block: Block, folder: str) -> Block:
     """Return the block with an absolute path: a worker has a current folder of its own."""
     source: Any = block.source
-    if not _is_file(source):
+    if not is_file(source):
         return block
     path = os.path.join(folder, source.input.path)
     return replace(block, source=replace(source, input=replace(source.input, path=path)))

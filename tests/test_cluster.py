@@ -22,9 +22,10 @@ from unittest import mock
 import pytest
 
 from fineweb_stream import api, prepare, run
-from fineweb_stream.cluster import Needs, connect, encode_blocks, find_missing, find_needs
+from fineweb_stream.cluster import connect, encode_blocks
 from fineweb_stream.errors import InputError, PrepareError
 from fineweb_stream.executors import Window, WorkerError
+from fineweb_stream.needs import Needs, find_missing, find_needs
 
 from .helpers import outputs, write_jsonl, write_parquet
 

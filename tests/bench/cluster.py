@@ -26,9 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)  # for the worker processes
 
-from fineweb_stream import cluster, prepare, run  # noqa: E402
+from fineweb_stream import __version__, cluster, prepare, run  # noqa: E402
 from fineweb_stream.blocks import Block, Input, ReadOptions  # noqa: E402
 from fineweb_stream.executors import Window  # noqa: E402
+from fineweb_stream.needs import Needs, find_needs  # noqa: E402
 from fineweb_stream.worker import Encoded  # noqa: E402
 
 BLOCK_TOKENS = 250_000
@@ -77,7 +78,7 @@ def written(mapped: Callable[..., object], n_blocks: int, folder: Path) -> tuple
     with (
         mock.patch("fineweb_stream.api.make_sources", lambda *_: [source]),
         mock.patch.object(run, "map_ordered", lambda _, encode, *args: mapped(*args)),
-        mock.patch.object(run, "check_unchanged", lambda _: None),
+        mock.patch("fineweb_stream.ahead.check_unchanged", lambda _: None),
         mock.patch.object(run.Run, "_finish_encoding", timed),
     ):
         started = time.perf_counter()
@@ -101,7 +102,7 @@ def tick_if_due(tick: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connected(n_workers: int, needs: cluster.Needs, direct: bool) -> Iterator[cluster.Cluster]:
+def connected(n_workers: int, needs: Needs, direct: bool) -> Iterator[cluster.Cluster]:
     """Start worker processes of one thread on this machine, and connect to them."""
     import distributed
 
@@ -120,7 +121,7 @@ def connected(n_workers: int, needs: cluster.Needs, direct: bool) -> Iterator[cl
 
 
 def measure_arrays(n_workers: int, n_blocks: int, writes: bool, direct: bool, folder: Path, window: int) -> str:
-    needs = cluster.Needs(cluster.__version__, (), "", 0)
+    needs = Needs(__version__, (), "", 0)
     with connected(n_workers, needs, direct) as found:
         limits = Window(lambda: 3 * n_workers, window)
         warm = Arrays("x", 64)
@@ -147,7 +148,7 @@ def measure_encode(n_workers: int, corpus: Path, engine: str, repeat: int, windo
     sources = make_sources(find_inputs([str(corpus)]), Settings())
     blocks = [block for source in sources for block in source.iter_blocks(0)]
     encode = functools.partial(encode_block, engine=engine)
-    with connected(n_workers, cluster.find_needs(engine, sources), True) as found:
+    with connected(n_workers, find_needs(engine, sources), True) as found:
         limits = Window(lambda: 3 * n_workers, window)
         for _ in found.map_blocks(encode, blocks[: 8 * n_workers], limits, lambda: None):
             pass  # each worker loads its vocabulary
