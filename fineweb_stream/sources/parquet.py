@@ -11,7 +11,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
 from ..errors import InputError, MemoryLimitError, RecordError
@@ -101,11 +101,13 @@ class Parquet:
         share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
         return Block(self, start, stop, n_bytes, share, data=data)
 
-    def _check_pages(self, n_bytes: int, start: int, stop: int) -> None:
+    def _check_pages(self, file: BinaryIO, chunk: pq.ColumnChunkMetaData, start: int, stop: int) -> None:
         limit = self.options.max_document_bytes
-        if limit is not None and n_bytes > limit:
+        if limit is None or chunk.total_uncompressed_size <= limit:
+            return  # no page is larger than all of them: nothing needs to be read
+        if (n_bytes := largest_page(file, chunk)) > limit:
             raise MemoryLimitError(
-                f"{self.input.path}, rows {start + 1:,} to {stop:,}: a page of {format_size(n_bytes)}, which has to be"
+                f"{self.input.shown}, rows {start + 1:,} to {stop:,}: a page of {format_size(n_bytes)}, which has to be"
                 f" decoded whole, but the memory budget has room for one of {format_size(limit)}",
                 "give it more with --memory, or write the file anew with smaller pages"
                 " (pyarrow: write_table(..., use_dictionary=False, write_batch_size=1))",
@@ -119,7 +121,7 @@ class Parquet:
         chunk = info.column(_column_index(metadata, self))
         mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
         with open_file(self.input) as file:
-            self._check_pages(largest_page(file, chunk), first_row, first_row + info.num_rows)
+            self._check_pages(file, chunk, first_row, first_row + info.num_rows)
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
                 batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
                 row_groups=[group],
