@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 from .errors import InputError
 
 _READ_BYTES = 16 << 10
-_PIECE_BYTES = 512
-"""How much is decompressed at a time: a byte may become 30 kB (zstd, bzip2), and these have no bound of their own."""
+_PIECE_BYTES = {".gz": _READ_BYTES, ".zst": 512, ".xz": 512, ".bz2": 512}
+"""How much is decompressed at a time: a byte becomes at most 1 kB in gzip, and may become 30 kB in the others."""
 
 
 def _zstd() -> Any:
@@ -53,6 +53,7 @@ class CompressedFile:
         self._file = file
         self._path = path
         self._make = _MAKERS[suffix]
+        self._piece_bytes = _PIECE_BYTES[suffix]
         self._member = self._make()
         self._raw = b""
         self._held = bytearray()
@@ -73,7 +74,7 @@ class CompressedFile:
     def _fill(self) -> bool:
         """Decompress some more; False at the end."""
         self._raw = self._raw or self._file.read(_READ_BYTES)
-        raw, self._raw = self._raw[:_PIECE_BYTES], self._raw[_PIECE_BYTES:]
+        raw, self._raw = self._raw[: self._piece_bytes], self._raw[self._piece_bytes :]
         self.n_raw += len(raw)
         if not raw:
             if self._is_begun:
