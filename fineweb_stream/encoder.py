@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .cuts import CHUNK_CHARS, iter_chunks
-from .engines import engine_version, fastokens_engine, tiktoken_engine
+from .engines import END, engine_version, fastokens_engine, tiktoken_engine
 from .errors import EngineError, InputError
 from .settings import ENGINES
 from .vocab import EOT_ID, TOKEN_DTYPE
@@ -106,7 +106,7 @@ class Encoder:
         """
         n_chunks: list[int] = []
         parts, lengths = [], []
-        for batch in _batches(_iter_chunks(texts, n_chunks)):
+        for batch in _batches(_iter_chunks(texts, n_chunks, eot)):
             if stopped():
                 raise KeyboardInterrupt
             batch_ids, batch_lengths = self._encode(batch)
@@ -119,8 +119,7 @@ class Encoder:
             ends = ends[np.cumsum(n_chunks) - 1]
         ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, TOKEN_DTYPE), *parts])
         if eot:
-            ids = np.insert(ids, ends, EOT_ID)
-            ends = ends + np.arange(1, len(ends) + 1)
+            ids[ends - 1] = EOT_ID
         return ids, ends
 
     def _check(
@@ -155,17 +154,19 @@ class Encoder:
         return (token_bytes()[i] for i in ids.tolist())
 
 
-def _iter_chunks(texts: Sequence[str], n_chunks: list[int]) -> Iterator[str]:
-    """Yield the chunks of all texts; `n_chunks` gets how many each text has."""
+def _iter_chunks(texts: Sequence[str], n_chunks: list[int], eot: bool) -> Iterator[str]:
+    """Yield the chunks of all texts, with `eot` and `END` after each text; `n_chunks` gets how many that makes."""
     for text in texts:
-        n_chunks.append(1)
+        n_chunks.append(1 + eot)
         if len(text) <= CHUNK_CHARS:
             yield text
         else:
-            n_chunks[-1] = 0
+            n_chunks[-1] = eot
             for chunk in iter_chunks(text):
                 n_chunks[-1] += 1
                 yield chunk
+        if eot:
+            yield END
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

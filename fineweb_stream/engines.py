@@ -15,6 +15,12 @@ from .vocab import tiktoken_encoding, tokenizer_json
 EngineResult = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 Engine = Callable[[Sequence[str]], EngineResult]
 
+END = "!"
+"""What an engine gets where an end-of-text id is wanted: a text of one token, which the caller puts that id over.
+
+So the room for it is there from the start: putting it in between afterwards would copy all ids once more.
+"""
+
 # A run of a million whitespace characters before text overflows tiktoken 0.14's regex stack: a panic, not an Exception.
 _LONG_SPACE_RUN = re.compile(f"[{WHITESPACE}]{{100000,}}")
 
@@ -29,8 +35,11 @@ def engine_version(engine: str) -> str:
 def tiktoken_engine() -> Engine:
     """Return the reference, mended where it fails: lone surrogates, very long runs of whitespace."""
     encoding = tiktoken_encoding()
+    end = encoding.encode_to_numpy(END)
 
     def encode_one(text: str) -> npt.NDArray[np.uint32]:
+        if text is END:
+            return end
         try:
             return encoding.encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError:
