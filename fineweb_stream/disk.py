@@ -11,12 +11,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import DiskError, PrepareError
 
 COPY_BYTES = 8 << 20
+FLUSH_BYTES = 32 << 20
+"""After so much new data the disk is set to work on it, so that little is left to wait for when it must be durable."""
+
 _O_BINARY = getattr(os, "O_BINARY", 0)  # Windows translates newlines without it
 
 
@@ -109,6 +113,9 @@ class Part:
         self._part = part_path(path)
         self._digest = hashlib.sha256()
         self._is_synced = False
+        self._n_flushed = n_bytes
+        self._flusher = ThreadPoolExecutor(1, "encode-flush")
+        self._flush: Future[None] | None = None
         if not self._part.exists() and path.exists():
             replace(path, self._part)  # the name was given, the record of it was lost: the name is taken back
         with disk_errors(path):
@@ -145,6 +152,10 @@ class Part:
         self._digest.update(data)
         self.n_bytes += memoryview(data).nbytes
         self._is_synced = False
+        if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flush is None or self._flush.done()):
+            self._end_flush()
+            self._n_flushed = self.n_bytes
+            self._flush = self._flusher.submit(os.fsync, self._fd)
 
     def write_header(self, data: bytes) -> None:
         """Fill the room that was left for the header; durable after `sync`."""
@@ -159,9 +170,17 @@ class Part:
     def sync(self) -> None:
         """Make durable what was written."""
         if not self._is_synced:
+            self._end_flush()
             with disk_errors(self.path):
                 os.fsync(self._fd)
             self._is_synced = True
+
+    def _end_flush(self) -> None:
+        """Wait for the flush that is under way; an error of the disk is told once only, so it is raised here."""
+        flush, self._flush = self._flush, None
+        if flush:
+            with disk_errors(self.path):
+                flush.result()
 
     def copy_from(self, source: Path, check: Callable[[], None]) -> None:
         """Append another file without reading it into this process where the system can; `check` may raise between.
@@ -187,6 +206,7 @@ class Part:
 
     def close(self) -> None:
         """Leave the file as it is, under its temporary name."""
+        self._flusher.shutdown()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

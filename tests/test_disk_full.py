@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from fineweb_stream import api, cli, disk, run
+from fineweb_stream.errors import DiskError
 from fineweb_stream.record import read_record
 
 from .conftest import ROOT
@@ -214,3 +217,28 @@ def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> 
     subprocess.run([*command, small_disk / "out"], input=text, check=True, capture_output=True, timeout=60)
     for name in ("train.bin", "val.bin"):
         assert (small_disk / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+
+
+def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells an error of writing back to one fsync only: the next one says that all is well."""
+    monkeypatch.setattr(disk, "FLUSH_BYTES", 1000)
+    real, n_calls = os.fsync, 0
+
+    def fsync(fd: int) -> None:
+        nonlocal n_calls
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            n_calls += 1
+            if n_calls == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    with contextlib.closing(disk.Part(tmp_path / "ids.bin")) as part:
+        monkeypatch.setattr(os, "fsync", fsync)
+        part.write(bytes(1000))
+        with pytest.raises(DiskError, match="Input/output error"):
+            part.sync()
+        assert n_calls == 1
+        part.write(bytes(1000))
+        part.sync()
+        assert n_calls == 3
+    assert not (tmp_path / "ids.bin").exists()
