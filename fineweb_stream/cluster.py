@@ -89,7 +89,7 @@ class Cluster:
             self._say(f"{self._address}: all workers are gone; waiting for one (dask worker {self._address})")
 
     def map_blocks(
-        self, function: Encode, blocks: Iterable[Block], window: Window, tick: Callable[[], None]
+        self, function: Encode, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
     ) -> Iterator[tuple[Block, Encoded]]:
         """Yield each block with `function(block)`, which must pickle, as `map_ordered` does; `window` counts tasks.
 
@@ -117,14 +117,19 @@ class Cluster:
             if isinstance(blocks, Generator):
                 blocks.close()  # a traceback may keep it, and with it an open file
 
-    def _iter_groups(self, blocks: Iterable[Block], window: Window) -> Iterator[Group]:
-        """Group blocks, so that each thread can have two tasks within the window."""
+    def _iter_groups(self, blocks: Iterable[Block | None], window: Window) -> Iterator[Group | None]:
+        """Group blocks, so that each thread can have two tasks within the window; none waits for one that is late."""
         group: list[Block] = []
         n_bytes = 0
         for block in blocks:
-            group.append(block)
-            n_bytes += block.n_bytes
-            if n_bytes >= min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1))):
+            if block is not None:
+                group.append(block)
+                n_bytes += block.n_bytes
+            elif not group:
+                yield None
+            if group and (
+                block is None or n_bytes >= min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1)))
+            ):
                 yield Group(group, n_bytes)
                 group, n_bytes = [], 0
         if group:

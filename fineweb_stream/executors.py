@@ -50,14 +50,15 @@ class Window:
 def map_ordered(
     executor: Executor,
     function: Callable[[Block], T],
-    blocks: Iterable[Block],
+    blocks: Iterable[Block | None],
     window: Window,
     tick: Callable[[], None],
 ) -> Iterator[tuple[Block, T]]:
     """Yield each block with `function(block)`, in order; no more than the window holds is out at a time.
 
-    `tick` is called every TICK_SECONDS while waiting, and may raise to end it all: what has not begun is cancelled
-    then. Whatever a worker raises, `BaseException` included, becomes the cause of a `WorkerError` when its turn comes.
+    A None among the blocks says that the next one is long in coming. `tick` is called every TICK_SECONDS while waiting,
+    and may raise to end it all: what has not begun is cancelled then. Whatever a worker raises, `BaseException`
+    included, becomes the cause of a `WorkerError` when its turn comes.
     """
     pending: deque[tuple[Block, Future[T]]] = deque()
     n_bytes = 0
@@ -66,7 +67,7 @@ def map_ordered(
     try:
         while pending or not is_exhausted:
             admits = not is_exhausted and window.admits(len(pending), n_bytes)
-            if pending and (pending[0][1].done() or not admits):  # first, for the next block may be long in coming
+            if pending and (pending[0][1].done() or not admits):
                 done, future = pending.popleft()
                 n_bytes -= done.n_bytes
                 wait(future, tick)
@@ -76,11 +77,17 @@ def map_ordered(
             elif not admits:
                 tick()
                 time.sleep(TICK_SECONDS)
-            elif block := next(remaining, None):
+            else:
+                try:
+                    block = next(remaining)
+                except StopIteration:
+                    is_exhausted = True
+                    continue
+                if block is None:
+                    tick()
+                    continue
                 pending.append((block, executor.submit(function, block)))
                 n_bytes += block.n_bytes
-            else:
-                is_exhausted = True
     finally:
         for _, future in pending:
             future.cancel()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from .blocks import Input
 from .compressed import SUFFIXES, CompressedFile
 from .errors import InputError
-from .storage import STDIN, stdin_head
+from .standard_input import STDIN, stdin_head
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from .ahead import count_ahead, iter_blocks
 from .encoder import Ids
 from .errors import InputError, RecordError
 from .executors import BLOCKS_PER_WORKER, Window, WorkerError, allotted_cpus, local_executor, map_ordered
@@ -47,7 +48,7 @@ def iter_ids(
     stop = threading.Event()
     encode = functools.partial(encode_block, engine=engine, stopped=stop.is_set)
     window = Window(lambda: BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES_PER_WORKER * n_workers)
-    blocks = (block for source in sources for block in source.iter_blocks(0))
+    blocks = iter_blocks(sources, 0, count_ahead(sources, n_workers), window.max_bytes)
     with local_executor(n_workers) as pool:
         try:
             for _, encoded in map_ordered(pool, encode, blocks, window, lambda: None):

@@ -68,11 +68,15 @@ class Run:
         self._watch = Watch(guard, record.state, say)
         self._plan = plan
         self._cluster: Cluster | None = None
-        self._n_saved = record.state.train_tokens + record.state.val_tokens
+        self._n_saved = self._n_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
         self._is_worthless = False  # no text at all: then nothing is kept
         self._clock = time.monotonic()
+
+    @property
+    def _n_tokens(self) -> int:
+        return self._state.train_tokens + self._state.val_tokens
 
     def work(self, executor: Executor | None = None, cluster: Cluster | None = None) -> None:
         """Do all that is left; raise what stopped it, with what was saved."""
@@ -131,24 +135,30 @@ class Run:
                 while not notices.empty():
                     self._say(notices.get())
                 self._watch.check(self._state.seconds + time.monotonic() - self._clock)
+                if time.monotonic() - committed > COMMIT_SECONDS and self._n_tokens > self._n_saved:
+                    commit()
+
+            def commit() -> None:
+                nonlocal committed
+                with self._signals.deferred():
+                    self._commit(writer, changes)
+                committed = time.monotonic()
 
             try:
                 for block, encoded in mapped(encode, blocks, window, tick):
                     with self._signals.deferred():
                         has_completed_shard = self._absorb(block, encoded, writer, changes)
-                        if self._is_full:
-                            break
-                        if has_completed_shard or time.monotonic() - committed > COMMIT_SECONDS:
-                            self._commit(writer, changes)
-                            committed = time.monotonic()
+                    if self._is_full:
+                        break
+                    if has_completed_shard:
+                        commit()
                 else:
                     self._state.is_exhausted = True
                 with self._signals.deferred():
                     self._finish_encoding(writer, changes)
             except BaseException:
                 if self._is_whole and self._state.status == ENCODING:
-                    with self._signals.deferred():
-                        self._commit(writer, changes)
+                    commit()
                 raise
             finally:
                 stop.set()
@@ -214,7 +224,7 @@ class Run:
         self._clock = now
         self._watch.record()
         self._record.write()
-        self._n_saved = self._state.train_tokens + self._state.val_tokens
+        self._n_saved = self._n_tokens
 
     def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
         self._is_whole = False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +11,9 @@ from typing import BinaryIO, cast
 from .blocks import Block, Input, Source
 from .compressed import CompressedFile
 from .errors import InputError
+from .standard_input import STDIN, StandardInput, stdin_head
 
-STDIN = "-"
-_HEAD_BYTES = 1 << 20
+_SKIP_BYTES = 1 << 20
 SAMPLE_BYTES = 1 << 15
 
 
@@ -55,7 +53,7 @@ class InputFile:
         self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
         self._held_start = 0
         while input.is_stream and self._held_start < start:
-            if not self.read_at(self._held_start, _HEAD_BYTES):
+            if not self.read_at(self._held_start, _SKIP_BYTES):
                 raise _shorter(input, self._held_start)
             self._drop(min(start - self._held_start, len(self._held)))
 
@@ -163,7 +161,7 @@ def iter_record_blocks(
 def open_input(input: Input, start: int = 0, max_held: int | None = None) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be."""
     if input.path == STDIN:
-        return InputFile(input, sys.stdin.buffer, start, stdin_head(), max_held)
+        return InputFile(input, cast(BinaryIO, StandardInput()), start, stdin_head(), max_held)
     if input.compression:
         file = open_file(input, buffer_bytes=1 << 20)
         return InputFile(input, CompressedFile(file, input.shown, input.compression), start, max_held=max_held)
@@ -217,12 +215,6 @@ def check_unchanged(input: Input) -> None:
             f"{input.path}: changed while it was read (it had {input.size:,} bytes, now {now[0]:,})",
             "once it is complete, start over with --overwrite",
         )
-
-
-@functools.cache
-def stdin_head() -> bytes:
-    """Return the first MiB of standard input, which is looked at before it is read as an input."""
-    return sys.stdin.buffer.read(_HEAD_BYTES)
 
 
 def _shorter(input: Input, n_bytes: int) -> InputError:

@@ -243,13 +243,13 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
 
 def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:
     """`-` gives the ids of the file that was piped in."""
-    from fineweb_stream import storage
+    from fineweb_stream import standard_input
 
     text = "some words to read, again and again. " * 9000
-    storage.stdin_head.cache_clear()
+    standard_input.stdin_head.cache_clear()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     prepare("-", tmp_path / "piped", quiet=True)
-    storage.stdin_head.cache_clear()
+    standard_input.stdin_head.cache_clear()
     (tmp_path / "c.txt").write_text(text)
     prepare(tmp_path / "c.txt", tmp_path / "file", quiet=True)
     assert outputs(tmp_path / "piped") == outputs(tmp_path / "file")

@@ -191,6 +191,40 @@ def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> No
     assert outputs(tmp_path / "out") == expected
 
 
+def test_leaving_at_max_tokens_is_clean(server, hub_folder, tmp_path) -> None:
+    """Twenty times from a large source, each farther than the last: exact, exit 0 and soon, and no request goes on.
+
+    With odd numbers the server falls silent behind what is needed, so that reads are under way when the run is done.
+    """
+    path = write_jsonl(hub_folder / "o" / "n" / "large.jsonl", DOCS * 12)
+    local = prepare(path, tmp_path / "local", quiet=True)
+    step_bytes = 100_000 * path.stat().st_size // local.train_tokens
+    server.commit("o/n")
+    command = [sys.executable, ROOT / "prepare.py", "hf://datasets/o/n/large.jsonl", "--out", tmp_path / "out"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    seconds, n_silent = [], 0
+    for i in range(1, 21):
+
+        def faults(request: Request, needed: int = i * step_bytes + (2 << 20)) -> Fault | None:
+            nonlocal n_silent
+            is_silent = int(request.headers["Range"].removeprefix("bytes=").split("-")[0]) > needed
+            n_silent += is_silent
+            return Fault(stall=60) if is_silent else None
+
+        server.faults = None
+        with subprocess.Popen([*command, "--max-tokens", str(i * 100_000)], **pipes) as program:
+            for line in program.stdout:
+                if line.startswith("disk:") and i % 2:  # the samples of the estimate are read by now
+                    server.faults = faults
+            start = time.monotonic()
+            assert program.wait(30) == 0, program.stderr.read()
+            seconds.append(time.monotonic() - start)
+        assert line.startswith("train on it")
+        assert (tmp_path / "out" / "train.bin").stat().st_size == 2 * i * 100_000
+    assert n_silent >= 10 and max(seconds) < 5, (n_silent, seconds)
+    assert (tmp_path / "out" / "train.bin").read_bytes() == (tmp_path / "local" / "train.bin").read_bytes()[:4_000_000]
+
+
 def test_a_bad_record_is_named(server, hub_folder, run_program, tmp_path) -> None:
     """A line that is no JSON in a file by http: exit status 2, its number, and what came before is saved."""
     lines = write_jsonl(tmp_path / "c.jsonl", DOCS).read_bytes().splitlines(keepends=True)

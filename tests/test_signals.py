@@ -26,6 +26,7 @@ import pytest
 
 from fineweb_stream import prepare
 from fineweb_stream.errors import Interrupted
+from fineweb_stream.record import read_record
 from fineweb_stream.signals import Signals
 
 from .conftest import ROOT
@@ -224,6 +225,21 @@ def test_waiting_for_a_pipe(n_bytes: int, text: Path, tmp_path: Path) -> None:
     assert seconds < MAX_SECONDS
     assert not list(program.out.glob("prepare.lock*"))
     print(f"a pipe after {n_bytes:,} bytes: exit after {seconds:.2f} s")
+
+
+def test_what_a_silent_pipe_gave_is_saved(tmp_path: Path) -> None:
+    """Blocks are written and recorded while the next one is waited for: a kill then would not take them."""
+    data = write_jsonl(tmp_path / "c.jsonl", ["many words " * 100] * 6000).read_bytes()
+    with running(tmp_path, "", "-", "--format", "jsonl", stdin=subprocess.PIPE, text=False) as program:
+        program.process.stdin.write(data)
+        program.process.stdin.flush()
+        end, n_bytes = time.monotonic() + 30, 0
+        while n_bytes < 3 << 20 and time.monotonic() < end:
+            time.sleep(0.2)
+            if (program.out / "prepare.json").exists():
+                n_bytes = read_record(program.out).state.text_bytes
+        program.stop(signal.SIGKILL)
+    assert n_bytes >= 3 << 20
 
 
 def test_a_second_signal(text: Path, tmp_path: Path) -> None:
