@@ -111,17 +111,16 @@ def prepare(
     with _engine_loading(plan.engine):
         sources = make_sources(files, settings, plan.max_document_bytes)
         if dry_run:
-            record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
+            record = open_record(folder, settings, files, names, overwrite, dry_run)
             found = _say_plan(record, settings, sources, plan, folder, say)
             return Result(folder, *(found.splits(settings) if found else (0, 0)), 0, 0, 0.0)
         with disk.disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with Signals() as signals, locked(folder, say):
-            record = open_record(folder, settings.fixed(), files, names, overwrite, dry_run)
+            record = open_record(folder, settings, files, names, overwrite, dry_run)
             reopen(folder, record, settings)
             if record.state.status == DONE:
-                more = f", {max_tokens:,} tokens and more are there" if max_tokens else ""
-                say(f"already done; nothing to do{more}\n{report.outputs(folder, record)}")
+                say(f"already done; nothing to do\n{report.outputs(folder, record)}")
             else:
                 _say_plan(record, settings, sources, plan, folder, say)
                 run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)

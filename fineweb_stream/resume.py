@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from . import disk
 from .addresses import kept
@@ -22,14 +21,15 @@ from .vocab import TOKEN_DTYPE
 
 
 def open_record(
-    folder: Path, settings: dict[str, Any], inputs: list[Input], names: list[str], overwrite: bool, dry_run: bool
+    folder: Path, settings: Settings, inputs: list[Input], names: list[str], overwrite: bool, dry_run: bool
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
     With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
     continued all the same. A finished demo makes way for anything; with `dry_run` nothing is in the way, or deleted.
 
-    Raises `InputError` for outputs of another run or of unknown origin, `PrepareError` for a damaged record.
+    Raises `InputError` for outputs of another run or of unknown origin, or of more than `max_tokens`; `PrepareError`
+    for a damaged record.
     """
     try:
         record = read_record(folder)
@@ -38,11 +38,18 @@ def open_record(
             raise
         record = None
     if record is not None:
-        differences = record.differences(settings, inputs)
-        if not differences and not (overwrite and record.state.status == DONE):
+        differences = record.differences(settings.fixed(), inputs)
+        n_tokens, is_done = record.state.train_tokens, record.state.status == DONE
+        has_more = n_tokens > (settings.max_tokens or sys.maxsize)
+        if not (differences or has_more or (overwrite and is_done)):
             _check_outputs(folder, record)
             return record
-        is_demo = record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
+        is_demo = is_done and all(input.format == "demo" for input in record.inputs)
+        if not (overwrite or dry_run or is_demo or differences):
+            raise InputError(
+                f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
+                "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
+            )
         if not (overwrite or dry_run or is_demo):
             raise _refusal(folder, record, differences)
     elif not (overwrite or dry_run) and (found := next(_outputs(folder), None)):
@@ -52,7 +59,7 @@ def open_record(
         )
     if not dry_run:
         clear(folder)
-    return Record(folder / RECORD_NAME, settings, portable(inputs), State(), [kept(name) for name in names])
+    return Record(folder / RECORD_NAME, settings.fixed(), portable(inputs), State(), [kept(name) for name in names])
 
 
 def recorded_inputs(folder: Path, names: list[str]) -> list[Input] | None:
