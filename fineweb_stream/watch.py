@@ -7,8 +7,14 @@ from collections.abc import Callable
 from . import report
 from .errors import MemoryLimitError
 from .executors import BLOCKS_PER_WORKER
-from .guard import MemoryGuard, Step, release_memory
+from .guard import MB, MemoryGuard, Step, release_memory, used_bytes
 from .record import State
+
+
+GROWTH_BYTES = 48 * MB
+"""After so much growth, what is free but held by the allocators is given back: blocks of many sizes leave holes there
+that the next ones do not fit into, and use would creep up for as long as the run is.
+"""
 
 
 class Watch:
@@ -20,7 +26,8 @@ class Watch:
         self._say = say
         self._memory_before = state.memory
         self._n_steps_said = 0
-        self._trimmed_at = 0
+        self._read_bytes = 0
+        self._settled_bytes: int | None = None
 
     def max_blocks(self, n_workers: int) -> int:
         """Return how many blocks may be in flight, by what the guard calls for."""
@@ -37,14 +44,23 @@ class Watch:
         for taken in guard.steps[self._n_steps_said :]:
             self._say(f"memory: {taken['step']}: {taken['reason']}")
         self._n_steps_said = len(guard.steps)
-        if step is not Step.RUN and guard.used_bytes != self._trimmed_at:
-            release_memory()
-            self._trimmed_at = guard.used_bytes
+        self._give_back()
         report.add_sample(self._state, seconds, guard.used_bytes)
         if step is Step.STOP:
             raise MemoryLimitError(
                 f"memory: {guard.reason}", "free some, or set --memory, --workers or --engine tiktoken"
             )
+
+    def _give_back(self) -> None:
+        """Release what is free, after growth; under pressure, each time that there is a new reading."""
+        used = self._guard.used_bytes
+        if self._settled_bytes is None:
+            self._settled_bytes = used
+        is_new = used != self._read_bytes
+        self._read_bytes = used
+        if is_new and (self._guard.step is not Step.RUN or used > self._settled_bytes + GROWTH_BYTES):
+            release_memory()
+            self._settled_bytes = used_bytes()
 
     def record(self) -> None:
         """Let the state hold what the guard found so far, after what it had found in earlier runs."""

@@ -291,3 +291,18 @@ def test_dry_run_estimates_and_writes_nothing(corpus, run_program, tmp_path) -> 
         estimate = int(done.stdout.split("tokens: about ")[1].split()[0].replace(",", ""))
         assert abs(estimate / n_tokens - 1) < 0.03
         assert not list(tmp_path.iterdir())
+
+
+def test_use_does_not_creep_up(run_program, tmp_path) -> None:
+    """Blocks whose characters take one, two or four bytes leave holes in memory: what is free there is given back."""
+    library = Path(os.__file__).parent
+    texts = [path.read_text("utf-8", "replace") for name in ("*.py", "*/*.py") for path in sorted(library.glob(name))]
+    with (tmp_path / "c.txt").open("w", encoding="utf-8") as file:
+        while file.tell() < 120 * MB:
+            file.writelines(texts)
+    done = run_program(tmp_path / "c.txt", "--engine", "tiktoken", "--workers", 2)
+    assert done.returncode == 0, done.stderr
+    planned = int(re.search(r"about (\d+) MB$", done.stdout, re.MULTILINE).group(1))
+    peak = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]["peak_bytes"] / MB
+    print(f"planned {planned} MB, peak {peak:.0f} MB")
+    assert peak < 1.2 * planned
