@@ -10,7 +10,6 @@ from .executors import BLOCKS_PER_WORKER
 from .guard import MB, MemoryGuard, Step, release_memory, used_bytes
 from .record import State
 
-
 GROWTH_BYTES = 48 * MB
 """After so much growth, what is free but held by the allocators is given back: blocks of many sizes leave holes there
 that the next ones do not fit into, and use would creep up for as long as the run is.
