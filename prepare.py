@@ -15,6 +15,9 @@ Then, in nanoGPT: python train.py --dataset=fineweb
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 10):  # noqa: UP036 (its folder may have been copied)
+    sys.exit("prepare.py needs Python 3.10 or newer, this is " + sys.version.split()[0])
+
 from fineweb_stream.cli import main
 
 if __name__ == "__main__":

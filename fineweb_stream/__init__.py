@@ -37,6 +37,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: importing the package itself costs next to nothing."""
     if name not in _HOMES:

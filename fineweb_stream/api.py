@@ -11,7 +11,6 @@ from pathlib import Path
 
 from . import disk, report
 from .blocks import Source
-from .errors import PrepareError
 from .executors import allotted_cpus
 from .guard import MemoryGuard
 from .inputs import as_names, find_inputs
@@ -162,7 +161,7 @@ def _engine_loading(engine: str) -> Iterator[None]:
     """Load the engine, which takes longest and mostly does without the GIL, while all else is made ready."""
 
     def load() -> None:
-        with contextlib.suppress(PrepareError):  # raised again, and seen, where the engine is used
+        with contextlib.suppress(Exception):  # raised again, and seen, where the engine is used
             get_encoder(engine)
 
     thread = threading.Thread(target=load, name="encode-load")

@@ -7,7 +7,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from .layouts import LAYOUTS, NANOGPT
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .signals import Signals
 from .units import parse_size
+
+NEEDED = ("tiktoken", "numpy", "psutil")
 
 _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
 _EXAMPLES = r"""examples:
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
     options = vars(make_parser().parse_args(arguments))
     try:
-        with Signals():
+        with Signals(), _packages_named():
             status = _run(options, folder or Path())
     except (PrepareError, Interrupted) as error:
         with contextlib.suppress(OSError):
@@ -45,6 +47,17 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     except OSError:  # nobody listens any more, and Python would try again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return status
+
+
+@contextlib.contextmanager
+def _packages_named() -> Iterator[None]:
+    """Say how to install what the package cannot do without, where only its folder was copied."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        raise InputError(f"{error.name} is not installed", f"pip install {' '.join(NEEDED)}") from None
 
 
 def _run(options: dict[str, Any], here: Path) -> int:
@@ -90,7 +103,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
     )
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
-    add("--val-ratio", type=float, metavar="R", help=f"share of the validation split (default: {DEFAULT_VAL_RATIO})")
+    add(
+        "--val-ratio",
+        type=float,
+        metavar="R",
+        help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)",
+    )
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
     add(
         "--shard-tokens", type=_size, default=DEFAULT_SHARD_TOKENS, metavar="N", help="tokens per shard (default: 500M)"
@@ -115,7 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
         choices=("auto", "tiktoken", "fastokens"),
         help="what encodes (default: the fastest)",
     )
-    add("--workers", type=_size, metavar="N", help="threads that encode (default: one for each CPU)")
+    add("--workers", type=_count, metavar="N", help="threads that encode (default: one for each CPU)")
     add(
         "--memory",
         metavar="M",
@@ -136,6 +154,12 @@ def _size(text: str) -> int:
         return parse_size(text)
     except PrepareError as error:
         raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"not a number of threads: {text!r}")
+    return int(text)
 
 
 def _separator(text: str) -> str:

@@ -102,8 +102,10 @@ class Encoder:
         About the first `check_chars` characters are encoded by tiktoken too and compared. `stopped` is asked between
         calls of the engine (about a MiB each); `KeyboardInterrupt` leaves when it says yes.
 
-        Raises `EngineError` when the engines differ.
+        Raises `EngineError` when the engines differ, `TypeError` for a text that is no `str`, or not in a sequence.
         """
+        if isinstance(texts, str | bytes):
+            raise TypeError("texts are a sequence of str, not one of them: encode([text])")
         n_chunks: list[int] = []
         parts, lengths = [], []
         for batch in _batches(_iter_chunks(texts, n_chunks, eot)):

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class PrepareError(Exception):
     """Something went wrong that a person can mend.
@@ -62,7 +64,9 @@ class Interrupted(KeyboardInterrupt):
         self.saved = ""
 
     def __str__(self) -> str:
-        return "\n  ".join(filter(None, (f"stopped by signal {self.signal_number}", self.saved)))
+        name = signal.Signals(self.signal_number).name
+        what = "Ctrl+C" if name == "SIGINT" else name
+        return "\n  ".join(filter(None, (f"stopped by {what}", self.saved)))
 
     @property
     def exit_status(self) -> int:

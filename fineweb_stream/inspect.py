@@ -20,6 +20,7 @@ import numpy.typing as npt
 from .encoder import Ends, Ids
 from .errors import InputError
 from .tokens import Tokens, open_tokens
+from .units import counted
 from .vocab import EOT_ID, TOKEN_DTYPE, token_bytes
 
 LONG_TOKENS = 1024
@@ -83,7 +84,7 @@ class Summary:
 
     def render(self) -> list[str]:
         """Say it in lines for a terminal; control characters in the text are written as escapes."""
-        lines = [f"{self.name}: {self.n_tokens:,} tokens ({self.n_tokens * TOKEN_DTYPE.itemsize:,} bytes)"]
+        lines = [f"{self.name}: {counted(self.n_tokens, 'token')} ({self.n_tokens * TOKEN_DTYPE.itemsize:,} bytes)"]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
         rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
         lines += [*self._render_lengths(), "most frequent ids:", *filter(None, rows)]
@@ -95,9 +96,11 @@ class Summary:
     def _render_lengths(self) -> list[str]:
         if not (of := self.lengths):
             return [f"no documents: plain text, without end-of-text (id {EOT_ID})"]
-        after = f", and {self.n_tokens_after:,} tokens after the last end-of-text" if self.n_tokens_after else ""
+        after = (
+            f", and {counted(self.n_tokens_after, 'token')} after the last end-of-text" if self.n_tokens_after else ""
+        )
         return [
-            f"{self.n_documents:,} documents{after}",
+            f"{counted(self.n_documents, 'document')}{after}",
             f"tokens per document: median {of.median:,}, 90% have at most {of.p90:,}, longest {of.longest:,};"
             f" {of.share_long:.1%} have more than {LONG_TOKENS:,}",
         ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import PrepareError
+from .errors import DiskError, PrepareError
 from .record import RECORD_NAME
 
 _INSPECT_EXAMPLES = """examples:
@@ -36,6 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         return error.exit_status
     except BrokenPipeError:  # `| head` has seen enough; Python would complain again when it flushes at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"{options.command}: standard output: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DiskError.exit_status
     except KeyboardInterrupt:
         return 130
     return 0

@@ -14,7 +14,7 @@ from .errors import InputError
 from .guard import MemoryGuard
 from .record import DONE, ENCODING, Record, State
 from .shards import TRAIN_NAME
-from .units import format_size
+from .units import counted, format_size
 from .vocab import EOT_ID, TOKEN_DTYPE
 
 MIN_VAL_TOKENS = 1024
@@ -95,8 +95,8 @@ def outputs(folder: Path, record: Record) -> str:
         (train, state.train_tokens, state.train_documents),
         (layout.val_name, state.val_tokens, state.val_documents),
     ):
-        of = f" of {documents:,} documents" if state.n_documents else ""
-        lines.append(f"{folder / name}: {tokens:,} tokens{of}")
+        of = f" of {counted(documents, 'document')}" if state.n_documents else ""
+        lines.append(f"{folder / name}: {counted(tokens, 'token')}{of}")
     return "\n".join(lines)
 
 
@@ -117,7 +117,7 @@ def result(folder: Path, record: Record) -> list[str]:
         ratio = 2 * MIN_VAL_TOKENS / (state.train_tokens + state.val_tokens)
         advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
         lines.append(
-            f"warning: {record.layout.val_name} has {state.val_tokens:,} tokens;"
+            f"warning: {record.layout.val_name} has {counted(state.val_tokens, 'token')};"
             f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do"
         )
     lines.append(outputs(folder, record))

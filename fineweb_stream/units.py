@@ -30,6 +30,15 @@ def parse_size(text: str | int) -> int:
     return size
 
 
+def counted(n: int, noun: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "document"), counted(2000, "token")
+    ('1 document', '2,000 tokens')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def format_size(n_bytes: float) -> str:
     """Write a size as people say it.
 

@@ -20,8 +20,10 @@ def verify(folder: Path) -> list[str]:
     """
     record = read_record(folder)
     again = "make it again with --overwrite"
-    if record is None or record.state.status != DONE:
+    if record is None:
         raise InputError(f"{folder / RECORD_NAME}: no finished run in this folder", "name its folder with --out")
+    if record.state.status != DONE:
+        raise InputError(f"{folder / RECORD_NAME}: the run is not finished", "the command that began it continues it")
     layout, lines, n_eot = record.layout, [], 0
     for name, expected in sorted(record.state.outputs.items()):
         path = folder / name

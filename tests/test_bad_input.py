@@ -216,7 +216,7 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
         (["--val-ratio", "1.5"], "--val-ratio 1.5"), (["--shard-tokens", "many"], "not a size: 'many'"),
         (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "invalid choice"),
         (["--nonsense"], "--nonsense"),
-        (["--workers", "0"], "not a size"), (["--val-tokens", "-5"], "--val-tokens"),
+        (["--workers", "0"], "not a number of threads"), (["--val-tokens", "-5"], "--val-tokens"),
     ],
 )  # fmt: skip
 def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -> None:
@@ -233,7 +233,7 @@ def test_a_file_called_as_standard_input(run_program, tmp_path) -> None:
     write_jsonl(tmp_path / "-", ["one document", "another one"])
     done = run_program("./-", "--val-ratio", "0.1", input="something else")
     assert done.returncode == 0, done.stderr
-    assert "of 1 documents" in done.stdout
+    assert "of 1 document\n" in done.stdout
 
 
 def test_no_more_memory_from_the_system(tmp_path, monkeypatch) -> None:

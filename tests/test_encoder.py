@@ -120,3 +120,9 @@ def test_unknown_engine() -> None:
     """The engines are named when another is asked for."""
     with pytest.raises(InputError, match="tiktoken, fastokens"):
         Encoder("gpt")
+
+
+def test_one_text_is_no_sequence_of_texts() -> None:
+    """A bare text would be taken for a list of its characters."""
+    with pytest.raises(TypeError, match=r"encode\(\[text\]\)"):
+        Encoder("tiktoken").encode("hello world")

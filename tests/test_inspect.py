@@ -108,7 +108,7 @@ def test_tokens_after_the_last_document(tmp_path: Path) -> None:
     """What no end-of-text closes is no document, and is said."""
     summary = summarize(write_tokens(tmp_path / "a.bin", [1, EOT_ID, 2, 3]))
     assert (summary.n_documents, summary.n_tokens_after) == (1, 2)
-    assert "1 documents, and 2 tokens after the last end-of-text" in summary.render()
+    assert "1 document, and 2 tokens after the last end-of-text" in summary.render()
 
 
 @pytest.mark.parametrize(("letter", "n"), [("a", 300), ("a", 301), ("𝄞", 300), ("𝄞", 301), ("the ", 9999)])

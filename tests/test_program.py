@@ -289,3 +289,20 @@ def test_ids_are_not_aliased(tmp_path) -> None:
     data = np.memmap(tmp_path / "train.bin", dtype=np.uint16, mode="r")
     assert data.shape == (result.train_tokens,)
     assert int(data.max()) == 50256
+
+
+@pytest.mark.parametrize("package", ["tiktoken", "numpy", "psutil"])
+def test_a_missing_package_is_named(tmp_path, package: str) -> None:
+    """Where only the folder was copied: one sentence with the command that installs what is needed."""
+    code = f"import sys; sys.modules[{package!r}] = None; from fineweb_stream.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--demo", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == f"prepare: {package} is not installed\n  pip install tiktoken numpy psutil\n"
+
+
+def test_public_names_are_seen() -> None:
+    """Where names are completed, and in `help()`."""
+    import fineweb_stream
+
+    assert set(fineweb_stream.__all__) <= set(dir(fineweb_stream))

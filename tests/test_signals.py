@@ -304,7 +304,7 @@ assert [t.name for t in threading.enumerate() if t.name.startswith(("encode", "h
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "caught stopped by signal 15" in done.stdout
+    assert "caught stopped by SIGTERM" in done.stdout
     assert "the same command continues" in done.stdout
 
 
