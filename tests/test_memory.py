@@ -132,14 +132,16 @@ def write_long_documents(folder: Path, texts: list[str]) -> Path:
     return folder / "c.jsonl"
 
 
-def write_long_rows(folder: Path, texts: list[str], **options: object) -> Path:
-    """One row group of long documents, each with pages of its own."""
+def write_long_rows(folder: Path, texts: list[str], n_short: int = 0, **options: object) -> Path:
+    """One row group of long documents, each with pages of its own, after so many short ones."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     options = {"use_dictionary": False, "write_batch_size": 1} | options
     with pq.ParquetWriter(
         folder / "c.parquet", pa.schema({"text": pa.string()}), compression="zstd", **options
     ) as file:
-        docs = [" ".join(random.choices(texts, k=20))[:20_000_000] for _ in range(int(50 * SCALE))]
+        docs = ["short"] * n_short + [
+            " ".join(random.choices(texts, k=20))[:20_000_000] for _ in range(int(50 * SCALE))
+        ]
         file.write_table(pa.table({"text": docs}), row_group_size=10**9)
     return folder / "c.parquet"
 
@@ -260,12 +262,13 @@ def test_a_document_of_a_stream_too_large_is_named(run_program, reference, tmp_p
     assert made == sorted(document_ids(reference, docs[:2000] + docs[2001:]))
 
 
-def test_a_page_too_large_is_named(run_program, texts, tmp_path) -> None:
+@pytest.mark.parametrize("n_short", [0, 5 * 1024])
+def test_a_page_too_large_is_named(run_program, texts, tmp_path, n_short: int) -> None:
     """Long documents in one page, which is decoded whole: exit 3 with rows and sizes, before anything is written."""
-    path = write_long_rows(tmp_path, texts, write_batch_size=1024)
+    path = write_long_rows(tmp_path, texts, n_short, write_batch_size=1024)
     done = run_program(path, "--memory", "300MB")
     assert done.returncode == 3, done.stdout
-    assert f"c.parquet, rows 1 to {int(50 * SCALE)}: a page of " in done.stderr
+    assert f"c.parquet, rows 1 to {n_short + int(50 * SCALE):,}: a page of " in done.stderr
     assert "write_batch_size=1" in done.stderr
     assert not list((tmp_path / "out").glob("*.bin*"))
 

@@ -3,9 +3,10 @@
 The header of a page is a struct in Thrift's compact protocol: fields 1 to 4 are 32-bit integers (the kind of the page,
 its size after decompression and before, an optional checksum), and the first field of the struct that follows is how
 many values it has. (Sources: `parquet.thrift` of apache/parquet-format; Thrift's description of the compact protocol: a
-byte 0x15 says "the next field, an i32", which is a zigzag varint; the low bits 0xC of a byte say "a struct".) Writers
-that count rows, not bytes, make pages of hundreds of MB out of large documents; and a dictionary may stand for a
-thousand times its size. pyarrow tells neither.
+field is a byte, of the step to its number and its type, and the value; integers are zigzag varints.)
+
+Writers that count rows, not bytes, make pages of hundreds of MB out of large documents; and a dictionary may stand for
+a thousand times its size. pyarrow tells neither.
 """
 
 from __future__ import annotations
@@ -15,21 +16,33 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_NEXT_FIELD_I32, _STRUCT = 0x15, 0x0C
-_HEADER_BYTES = 48
+_BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
+_HEADER_BYTES = 16 << 10
+"""More than a header has: its statistics are two values, which writers leave out where they are long."""
 
 
 class Page(NamedTuple):
-    """A page's size after decompression (bytes), and how many values it has."""
+    """A page's size after decompression (bytes), how many values it has, and how long it is in the file (bytes)."""
 
     n_bytes: int
     n_values: int
+    n_file_bytes: int
 
 
-def largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the size of the larger of a column chunk's dictionary page and first data page (bytes, decompressed)."""
-    offsets = (chunk.dictionary_page_offset, chunk.data_page_offset)
-    return max(_read_page(file, offset).n_bytes for offset in offsets if offset is not None)
+def largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData, enough: int, n_pages: float) -> int:
+    """Return the size of the largest of a column chunk's first `n_pages` (bytes, decompressed), or of one > `enough`.
+
+    The pages stand one after the other, that of the dictionary first.
+    """
+    starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
+    start, largest = min(starts), 0
+    stop = start + chunk.total_compressed_size
+    while start < stop and largest <= enough and n_pages > 0:
+        page = _read_page(file, start)
+        if not page.n_file_bytes:
+            break
+        start, largest, n_pages = start + page.n_file_bytes, max(largest, page.n_bytes), n_pages - 1
+    return largest
 
 
 def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
@@ -37,7 +50,7 @@ def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
     if chunk.dictionary_page_offset is None:
         return int(chunk.total_uncompressed_size)
     share = (chunk.data_page_offset - chunk.dictionary_page_offset) / max(chunk.total_compressed_size, 1)
-    page = _read_page(file, chunk.dictionary_page_offset) if share > 0.5 else Page(0, 0)
+    page = _read_page(file, chunk.dictionary_page_offset) if share > 0.5 else Page(0, 0, 0)
     return int(max(chunk.total_uncompressed_size, chunk.num_values * page.n_bytes // max(page.n_values, 1)))
 
 
@@ -46,23 +59,60 @@ def _read_page(file: BinaryIO, offset: int) -> Page:
     return parse_page(file.read(_HEADER_BYTES))
 
 
-def parse_page(header: bytes) -> Page:
-    """Read what is wanted out of a page's header; zeros where it is not the header of a page.
+def parse_page(data: bytes) -> Page:
+    """Read what is wanted out of the header of a page that `data` begin with; zeros where they do not.
 
-    >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A]))  # a dictionary's: 5 values
-    Page(n_bytes=100, n_values=5)
+    >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A, 0, 0]))  # a dictionary's
+    Page(n_bytes=100, n_values=5, n_file_bytes=52)
     """
     numbers: list[int] = []
-    rest = header
-    while rest[:1] == bytes([_NEXT_FIELD_I32]):
-        number, rest = _parse_varint(rest[1:])
-        numbers.append(number >> 1)
-    if not 3 <= len(numbers) <= 4 or not rest or rest[0] & 0x0F != _STRUCT or rest[1:2] != bytes([_NEXT_FIELD_I32]):
-        return Page(0, 0)
-    return Page(numbers[1], _parse_varint(rest[2:])[0] >> 1)
+    try:
+        at, kind = _field(data, 0)
+        while kind == _I32:
+            number, at = _varint(data, at)
+            numbers.append(number >> 1)
+            at, kind = _field(data, at)
+        first, first_kind = _field(data, at)
+        if not 3 <= len(numbers) <= 4 or kind != _STRUCT or first_kind != _I32:
+            return Page(0, 0, 0)
+        n_values = _varint(data, first)[0] >> 1
+        at = _skip(data, at, _STRUCT)
+        while kind:
+            at, kind = _field(data, at)
+            at = _skip(data, at, kind)
+    except IndexError:
+        return Page(0, 0, 0)
+    return Page(numbers[1], n_values, at + numbers[2])
 
 
-def _parse_varint(data: bytes) -> tuple[int, bytes]:
-    """Return a number of 7 bits a byte, the least first, and what follows it."""
-    end = next((i + 1 for i, byte in enumerate(data) if byte < 0x80), len(data))
-    return sum((byte & 0x7F) << 7 * i for i, byte in enumerate(data[:end])), data[end:]
+def _field(data: bytes, at: int) -> tuple[int, int]:
+    """Read a field's first byte; return where its value begins, and its type: 0 is the end of the struct."""
+    if data[at] and not data[at] >> 4:  # the number itself follows, not the step to it
+        return _varint(data, at + 1)[1], data[at] & 0x0F
+    return at + 1, data[at] & 0x0F
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    """Return where a value of a type ends; true and false have no bytes besides."""
+    if kind in (_I16, _I32, _I64):
+        return _varint(data, at)[1]
+    if kind == _BINARY:
+        length, at = _varint(data, at)
+        return at + length
+    while kind == _STRUCT:
+        at, inner = _field(data, at)
+        if not inner:
+            return at
+        at = _skip(data, at, inner)
+    if kind in (_LIST, _SET, _MAP):
+        raise IndexError("no header of a page has one")
+    return at + {_BYTE: 1, _DOUBLE: 8}.get(kind, 0)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of 7 bits a byte, the least first, and where it ends."""
+    number = shift = 0
+    while data[at] >= 0x80:
+        number |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return number | data[at] << shift, at + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -105,7 +106,8 @@ class Parquet:
         limit = self.options.max_document_bytes
         if limit is None or chunk.total_uncompressed_size <= limit:
             return  # no page is larger than all of them: nothing needs to be read
-        if (n_bytes := largest_page(file, chunk)) > limit:
+        n_pages = 2 if is_url(self.input.path) else math.inf  # each is a request there
+        if (n_bytes := largest_page(file, chunk, limit, n_pages)) > limit:
             raise MemoryLimitError(
                 f"{self.input.shown}, rows {start + 1:,} to {stop:,}: a page of {format_size(n_bytes)}, which has to be"
                 f" decoded whole, but the memory budget has room for one of {format_size(limit)}",
