@@ -103,8 +103,8 @@ class _Reader(Generic[T]):
                 return True
             return len(self._items) < self._depth and room.n_bytes + n_bytes <= room.max_bytes
 
-        if self._wait(has_room):
-            with room.changed:
+        with room.changed:
+            if self._wait(has_room):
                 self._items.append((item, n_bytes, error))
                 room.n_bytes += n_bytes
                 room.changed.notify_all()

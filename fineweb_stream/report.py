@@ -46,7 +46,7 @@ def found(record: Record) -> list[str]:
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = "" if state.status == ENCODING else f", {state.status}"
-        lines.append(f"resuming at {share}{phase}: {len(state.shard_sha256)} shards, {n_tokens:,} tokens")
+        lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
     return lines
 
 

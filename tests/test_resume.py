@@ -142,15 +142,14 @@ def test_thirty_resumes(kind: str, tmp_path: Path) -> None:
 
 
 def test_resume_says_where(corpus_path: Path, tmp_path: Path, capsys) -> None:
-    """The same command says what it found: how far, how many shards and tokens."""
+    """The same command says what it found: how far, how many tokens."""
     assert not prepare_some(corpus_path, tmp_path / "out", 8)
     state = read_record(tmp_path / "out").state
     prepare(corpus_path, tmp_path / "out", **OPTIONS)
-    said = re.search(r"resuming at (\d+)%: (\d+) shards, ([\d,]+) tokens", capsys.readouterr().out)
+    said = re.search(r"resuming at (\d+)%: ([\d,]+) tokens are there", capsys.readouterr().out)
     assert said
     assert int(said[1]) == round(100 * state.input_bytes / corpus_path.stat().st_size)
-    assert int(said[2]) == len(state.shard_sha256)
-    assert int(said[3].replace(",", "")) == state.train_tokens + state.val_tokens
+    assert int(said[2].replace(",", "")) == state.train_tokens + state.val_tokens
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
