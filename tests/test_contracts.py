@@ -46,7 +46,7 @@ def write_documents(kind: str, folder: Path, docs: list[str]) -> tuple[Path, dic
     return folder / "c.txt", {"separator": SEPARATOR}
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     text=texts.filter(lambda t: len(t) > 40 and t.strip()),
     block_bytes=st.integers(1, 100),

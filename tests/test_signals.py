@@ -164,7 +164,8 @@ def test_every_phase(number: int, text: Path, tmp_path: Path, capsys: pytest.Cap
     prepare(text, tmp_path / "expected", quiet=True, **SHARDS)
     expected = outputs(tmp_path / "expected")
     took = {}
-    for i, phase in enumerate(EARLY + LATE):
+    phases = EARLY + LATE if number == signal.SIGINT else [EARLY[-1], *LATE[::3]]  # one handler serves them all
+    for i, phase in enumerate(phases):
         (tmp_path / str(i)).mkdir()
         with running(tmp_path / str(i), phase, text, *ARGUMENTS) as program:
             program.wait_for_phase()
