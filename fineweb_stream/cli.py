@@ -18,7 +18,7 @@ from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_se
 from .signals import Signals
 from .units import parse_size
 
-NEEDED = ("tiktoken", "numpy", "psutil")
+_NEEDED = ("tiktoken", "numpy", "psutil")
 
 _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
 _EXAMPLES = r"""examples:
@@ -55,9 +55,9 @@ def _packages_named() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in NEEDED:
+        if error.name not in _NEEDED:
             raise
-        raise InputError(f"{error.name} is not installed", f"pip install {' '.join(NEEDED)}") from None
+        raise InputError(f"{error.name} is not installed", f"pip install {' '.join(_NEEDED)}") from None
 
 
 def _run(options: dict[str, Any], here: Path) -> int:

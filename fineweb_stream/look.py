@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `| head` has seen enough; Python would complain again when it flushes at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"{options.command}: standard output: {error.strerror}", file=sys.stderr)
+        print(f"{options.command}: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DiskError.exit_status
     except KeyboardInterrupt:

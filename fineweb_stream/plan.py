@@ -152,7 +152,7 @@ def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     shard = settings.shard_tokens * TOKEN_DTYPE.itemsize
     once = n_tokens * TOKEN_DTYPE.itemsize + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
-    return max(once + twice - (state.train_tokens + state.val_tokens) * TOKEN_DTYPE.itemsize, 0)
+    return max(once + twice - state.n_tokens * TOKEN_DTYPE.itemsize, 0)
 
 
 def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int) -> list[str]:

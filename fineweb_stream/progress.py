@@ -27,7 +27,7 @@ class Progress:
         self._due = self._start + (BAR_SECONDS if self._is_terminal else FIRST_SECONDS)
         self._n_text_before = state.text_bytes
         self._n_input_before = state.input_bytes
-        self._n_train_before = state.train_tokens + state.val_tokens
+        self._n_train_before = state.n_tokens
         self._bar = self._make_bar() if self._is_terminal and not quiet else None
 
     def update(self) -> None:
@@ -66,7 +66,7 @@ class Progress:
 
     def _rates(self, now: float) -> str:
         state, elapsed = self._state, max(now - self._start, 1e-9)
-        n_tokens = state.train_tokens + state.val_tokens
+        n_tokens = state.n_tokens
         text = (
             f"{n_tokens / 1e6:,.1f}M tokens, {(state.text_bytes - self._n_text_before) / elapsed / 1e6:,.0f} MB/s, "
             f"{(n_tokens - self._n_train_before) / elapsed / 1e6:,.1f}M tokens/s, shard {len(state.shard_sha256)}"

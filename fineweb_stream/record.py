@@ -65,6 +65,11 @@ class State:
     outputs: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def n_tokens(self) -> int:
+        """Tokens of both splits."""
+        return self.train_tokens + self.val_tokens
+
+    @property
     def n_documents(self) -> int:
         """Documents of both splits."""
         return self.train_documents + self.val_documents

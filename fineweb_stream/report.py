@@ -42,7 +42,7 @@ def found(record: Record) -> list[str]:
     names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
     total = sum(input.size for input in inputs)
     lines = [f"input: {names}: {format_size(total)} of {', '.join(sorted({i.format for i in inputs}))}"]
-    n_tokens = state.train_tokens + state.val_tokens
+    n_tokens = state.n_tokens
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = "" if state.status == ENCODING else f", {state.status}"
@@ -63,7 +63,7 @@ def memory(guard: MemoryGuard, before: dict[str, Any]) -> dict[str, Any]:
 def add_sample(state: State, seconds: float, used_bytes: int) -> None:
     """Note tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spread."""
     timeline = state.timeline
-    n_tokens = state.train_tokens + state.val_tokens
+    n_tokens = state.n_tokens
     spacing = (timeline[-1][0] / len(timeline)) if len(timeline) > MAX_SAMPLES // 2 else SAMPLE_SECONDS
     if not timeline or seconds - timeline[-1][0] >= spacing:
         timeline.append([round(seconds, 2), n_tokens, used_bytes])
@@ -114,7 +114,7 @@ def result(folder: Path, record: Record) -> list[str]:
             " if they part documents: --separator '<|endoftext|>'"
         )
     if state.val_tokens <= MIN_VAL_TOKENS:
-        ratio = 2 * MIN_VAL_TOKENS / (state.train_tokens + state.val_tokens)
+        ratio = 2 * MIN_VAL_TOKENS / state.n_tokens
         advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
         lines.append(
             f"warning: {record.layout.val_name} has {counted(state.val_tokens, 'token')};"

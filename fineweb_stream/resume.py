@@ -45,13 +45,13 @@ def open_record(
             _check_outputs(folder, record)
             return record
         is_demo = is_done and all(input.format == "demo" for input in record.inputs)
-        if not (overwrite or dry_run or is_demo or differences):
+        if not (overwrite or dry_run or is_demo):
+            if differences:
+                raise _refusal(folder, record, differences)
             raise InputError(
                 f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
                 "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
             )
-        if not (overwrite or dry_run or is_demo):
-            raise _refusal(folder, record, differences)
     elif not (overwrite or dry_run) and (found := next(_outputs(folder), None)):
         raise InputError(
             f"{found} is already there, and no {RECORD_NAME} says what it was made of",

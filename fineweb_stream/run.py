@@ -68,15 +68,11 @@ class Run:
         self._watch = Watch(guard, record.state, say)
         self._plan = plan
         self._cluster: Cluster | None = None
-        self._n_saved = self._n_tokens
+        self._n_saved = self._state.n_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
         self._is_worthless = False  # no text at all: then nothing is kept
         self._clock = time.monotonic()
-
-    @property
-    def _n_tokens(self) -> int:
-        return self._state.train_tokens + self._state.val_tokens
 
     def work(self, executor: Executor | None = None, cluster: Cluster | None = None) -> None:
         """Do all that is left; raise what stopped it, with what was saved."""
@@ -135,7 +131,7 @@ class Run:
                 while not notices.empty():
                     self._say(notices.get())
                 self._watch.check(self._state.seconds + time.monotonic() - self._clock)
-                if time.monotonic() - committed > COMMIT_SECONDS and self._n_tokens > self._n_saved:
+                if time.monotonic() - committed > COMMIT_SECONDS and self._state.n_tokens > self._n_saved:
                     commit()
 
             def commit() -> None:
@@ -224,7 +220,7 @@ class Run:
         self._clock = now
         self._watch.record()
         self._record.write()
-        self._n_saved = self._n_tokens
+        self._n_saved = self._state.n_tokens
 
     def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
         self._is_whole = False

@@ -14,7 +14,7 @@ from . import waiting
 STDIN = "-"
 """What it is called among the inputs."""
 
-HEAD_BYTES = 1 << 20
+_HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 
 
@@ -40,7 +40,7 @@ class StandardInput:
 @functools.cache
 def stdin_head() -> bytes:
     """Return the first MiB of standard input, which is looked at before it is read as an input."""
-    return StandardInput().read(HEAD_BYTES)
+    return StandardInput().read(_HEAD_BYTES)
 
 
 def _wait_for(buffer: io.BufferedReader) -> None:

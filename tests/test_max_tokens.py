@@ -8,11 +8,11 @@ from fineweb_stream import disk, prepare
 from fineweb_stream.changes import CHANGES_NAME
 from fineweb_stream.errors import DiskError, InputError
 from fineweb_stream.record import read_record
-from fineweb_stream.run import Run
 from fineweb_stream.verify import verify
 
 from .helpers import outputs, read_ids, write_jsonl
 from .test_contracts import prepare_in_blocks
+from .test_resume import OPTIONS, prepare_some
 
 DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(900)]
 
@@ -51,35 +51,24 @@ def test_the_same_limit_is_done(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-def test_a_smaller_limit_takes_nothing_away(tmp_path, monkeypatch, is_finished: bool) -> None:
+def test_a_smaller_limit_takes_nothing_away(tmp_path, is_finished: bool) -> None:
     """Where more is there than is asked for, the run refuses and leaves it; --overwrite starts over."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     if is_finished:
-        prepare(path, out, max_tokens=5000, quiet=True)
+        prepare(path, out, max_tokens=5000, **OPTIONS)
     else:
-        absorb, n_blocks = Run._absorb, 0
-
-        def fail_later(*arguments):
-            nonlocal n_blocks
-            n_blocks += 1
-            if n_blocks == 20:
-                raise KeyboardInterrupt
-            return absorb(*arguments)
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Run, "_absorb", fail_later)
-            prepare_in_blocks(500, path, out, max_tokens=5000)
+        assert not prepare_some(path, out, 19, block_bytes=500, max_tokens=5000)
     n_tokens = read_record(out).state.train_tokens
     assert n_tokens > 1000
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     with pytest.raises(InputError, match=f"{n_tokens:,} tokens of train are there already, --max-tokens is 1,000"):
-        prepare(path, out, max_tokens=1000, quiet=True)
+        prepare(path, out, max_tokens=1000, quiet=True, **OPTIONS)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    assert prepare(path, out, max_tokens=1000, dry_run=True, quiet=True).train_tokens == 1000
-    prepare_in_blocks(500, path, out, max_tokens=n_tokens)
+    assert prepare(path, out, max_tokens=1000, dry_run=True, quiet=True, **OPTIONS).train_tokens == 1000
+    prepare_in_blocks(500, path, out, max_tokens=n_tokens, **OPTIONS)
     whole = read_ids(out / "train.bin")
     assert len(whole) == n_tokens
-    assert prepare(path, out, max_tokens=1000, overwrite=True, quiet=True).train_tokens == 1000
+    assert prepare(path, out, max_tokens=1000, overwrite=True, quiet=True, **OPTIONS).train_tokens == 1000
     assert read_ids(out / "train.bin") == whole[:1000]
 
 

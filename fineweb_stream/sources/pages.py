@@ -76,10 +76,7 @@ def parse_page(data: bytes) -> Page:
         if not 3 <= len(numbers) <= 4 or kind != _STRUCT or first_kind != _I32:
             return Page(0, 0, 0)
         n_values = _varint(data, first)[0] >> 1
-        at = _skip(data, at, _STRUCT)
-        while kind:
-            at, kind = _field(data, at)
-            at = _skip(data, at, kind)
+        at = _skip(data, _skip(data, at, _STRUCT), _STRUCT)  # the inner struct, and what is left of the outer one
     except IndexError:
         return Page(0, 0, 0)
     return Page(numbers[1], n_values, at + numbers[2])
@@ -99,11 +96,11 @@ def _skip(data: bytes, at: int, kind: int) -> int:
     if kind == _BINARY:
         length, at = _varint(data, at)
         return at + length
-    while kind == _STRUCT:
+    if kind == _STRUCT:
         at, inner = _field(data, at)
-        if not inner:
-            return at
-        at = _skip(data, at, inner)
+        while inner:
+            at, inner = _field(data, _skip(data, at, inner))
+        return at
     if kind in (_LIST, _SET, _MAP):
         raise IndexError("no header of a page has one")
     return at + {_BYTE: 1, _DOUBLE: 8}.get(kind, 0)
