@@ -114,8 +114,9 @@ class Part:
         self._digest = hashlib.sha256()
         self._is_synced = False
         self._n_flushed = n_bytes
-        self._flusher = ThreadPoolExecutor(1, "encode-flush")
-        self._flush: Future[None] | None = None
+        self._beside = ThreadPoolExecutor(2, "encode-disk")
+        self._hashing: Future[None] | None = None
+        self._flushing: Future[None] | None = None
         if not self._part.exists() and path.exists():
             replace(path, self._part)  # the name was given, the record of it was lost: the name is taken back
         with disk_errors(path):
@@ -141,21 +142,23 @@ class Part:
     @property
     def sha256(self) -> str:
         """The hash of all that was written."""
+        self._end_hashing()
         return self._digest.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append; durable after `sync`."""
+        """Append; durable after `sync`. The data is hashed in a thread: it must not change until the next call."""
         if not len(data):
             return
         with disk_errors(self.path, memoryview(data).nbytes):
             _write_all(self._fd, data)
-        self._digest.update(data)
+        self._end_hashing()
+        self._hashing = self._beside.submit(self._digest.update, data)
         self.n_bytes += memoryview(data).nbytes
         self._is_synced = False
-        if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flush is None or self._flush.done()):
-            self._end_flush()
+        if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
+            self._end_flushing()
             self._n_flushed = self.n_bytes
-            self._flush = self._flusher.submit(os.fsync, self._fd)
+            self._flushing = self._beside.submit(os.fsync, self._fd)
 
     def write_header(self, data: bytes) -> None:
         """Fill the room that was left for the header; durable after `sync`."""
@@ -170,17 +173,23 @@ class Part:
     def sync(self) -> None:
         """Make durable what was written."""
         if not self._is_synced:
-            self._end_flush()
+            self._end_flushing()
             with disk_errors(self.path):
                 os.fsync(self._fd)
             self._is_synced = True
 
-    def _end_flush(self) -> None:
+    def _end_hashing(self) -> None:
+        """Wait for the hash, which must take the data in order."""
+        hashing, self._hashing = self._hashing, None
+        if hashing:
+            hashing.result()
+
+    def _end_flushing(self) -> None:
         """Wait for the flush that is under way; an error of the disk is told once only, so it is raised here."""
-        flush, self._flush = self._flush, None
-        if flush:
+        flushing, self._flushing = self._flushing, None
+        if flushing:
             with disk_errors(self.path):
-                flush.result()
+                flushing.result()
 
     def copy_from(self, source: Path, check: Callable[[], None]) -> None:
         """Append another file without reading it into this process where the system can; `check` may raise between.
@@ -206,7 +215,7 @@ class Part:
 
     def close(self) -> None:
         """Leave the file as it is, under its temporary name."""
-        self._flusher.shutdown()
+        self._beside.shutdown()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
