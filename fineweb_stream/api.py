@@ -8,24 +8,27 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import disk, report
 from .blocks import Source
+from .budget import MemoryPlan, plan_memory
 from .executors import allotted_cpus
 from .guard import MemoryGuard
 from .inputs import as_names, find_inputs
 from .layouts import NANOGPT
+from .loading import start_fastokens
 from .lock import locked
 from .needs import find_needs
-from .plan import Estimate, MemoryPlan, check_plan, estimate, plan_lines, plan_memory
 from .record import DONE, Record
 from .resume import open_record, recorded_inputs, reopen
-from .run import Run
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
 from .signals import Signals
 from .sources import make_sources
 from .sources.demo import demo_input
-from .worker import get_encoder
+
+if TYPE_CHECKING:
+    from .plan import Estimate
 
 DEMO_VAL_RATIO = 0.1
 """The demo has some 80 documents: with the usual share, only the one that always is would be in val."""
@@ -122,6 +125,8 @@ def prepare(
                 say(f"already done; nothing to do\n{report.outputs(folder, record)}")
             else:
                 _say_plan(record, settings, sources, plan, folder, say)
+                from .run import Run
+
                 run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
                 if cluster is None:
                     run.work(executor)
@@ -145,6 +150,8 @@ def _say_plan(
     say: Callable[[str], None],
 ) -> Estimate | None:
     """Say what was found, what will be made and what it takes."""
+    from .plan import check_plan, estimate, plan_lines
+
     for line in report.found(record):
         say(line)
     say(plan.line)
@@ -158,7 +165,10 @@ def _say_plan(
 
 @contextlib.contextmanager
 def _engine_loading(engine: str) -> Iterator[None]:
-    """Load the engine, which takes longest and mostly does without the GIL, while all else is made ready."""
+    """Load the engine, which takes longest, while all else is made ready: NumPy and what needs it is imported later."""
+    if engine == "fastokens":
+        start_fastokens()
+    from .worker import get_encoder
 
     def load() -> None:
         with contextlib.suppress(Exception):  # raised again, and seen, where the engine is used

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,10 @@ import numpy.typing as npt
 from .cuts import CHUNK_CHARS, iter_chunks
 from .engines import END, engine_version, fastokens_engine, tiktoken_engine
 from .errors import EngineError, InputError
+from .ids import TOKEN_DTYPE, Ends, Ids
+from .loading import start_fastokens
 from .settings import ENGINES
-from .vocab import EOT_ID, TOKEN_DTYPE
-
-Ids = npt.NDArray[np.uint16]
-Ends = npt.NDArray[np.int64]
+from .vocab import EOT_ID
 
 BATCH_CHARS = 1 << 20
 """How much text an engine gets in one call (characters): bounds its uint32 result and the time to a stop."""
@@ -74,10 +72,9 @@ class Encoder:
         if self.engine == "tiktoken":
             self._encode = self._reference = tiktoken_engine()
         else:
-            with ThreadPoolExecutor(1, "encode-load") as pool:  # fastokens reads its vocabulary without the GIL
-                loading = pool.submit(fastokens_engine)
-                self._reference = tiktoken_engine()
-                self._encode = loading.result()
+            start_fastokens()
+            self._reference = tiktoken_engine()
+            self._encode = fastokens_engine()
             for text in HARD_TEXTS:
                 self._compare(text, self._encode([text])[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .cuts import WHITESPACE
-from .vocab import tiktoken_encoding, tokenizer_json
+from .loading import start_fastokens
+from .vocab import tiktoken_encoding
 
 EngineResult = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
 Engine = Callable[[Sequence[str]], EngineResult]
@@ -72,11 +72,7 @@ def _replace_surrogates(text: str) -> str:
 
 def fastokens_engine() -> Engine:
     """Return the fast engine, pinned to one thread a call."""
-    # Our threads do the work: with a pool of its own for each of them, fastokens is slower and takes more memory.
-    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
-    import fastokens
-
-    tokenizer = fastokens.Tokenizer.from_json_str(tokenizer_json())
+    tokenizer = start_fastokens().result()
 
     def encode(texts: Sequence[str]) -> EngineResult:
         try:

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .encoder import Ends, Ids
 from .errors import InputError
+from .ids import TOKEN_DTYPE, Ends, Ids
+from .layouts import ID_BYTES
 from .tokens import Tokens, open_tokens
 from .units import counted
-from .vocab import EOT_ID, TOKEN_DTYPE, token_bytes
+from .vocab import EOT_ID, token_bytes
 
 LONG_TOKENS = 1024
 """GPT-2's context: no training sequence holds the whole of a longer document."""
@@ -84,7 +85,7 @@ class Summary:
 
     def render(self) -> list[str]:
         """Say it in lines for a terminal; control characters in the text are written as escapes."""
-        lines = [f"{self.name}: {counted(self.n_tokens, 'token')} ({self.n_tokens * TOKEN_DTYPE.itemsize:,} bytes)"]
+        lines = [f"{self.name}: {counted(self.n_tokens, 'token')} ({self.n_tokens * ID_BYTES:,} bytes)"]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
         rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
         lines += [*self._render_lengths(), "most frequent ids:", *filter(None, rows)]
@@ -215,7 +216,7 @@ def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
     if ids.max() > EOT_ID:
         first = int(np.argmax(ids > EOT_ID))
         path, place = tokens.locate(start + first)
-        byte = tokens.starts[tokens.paths.index(path)] + place * TOKEN_DTYPE.itemsize
+        byte = tokens.starts[tokens.paths.index(path)] + place * ID_BYTES
         raise InputError(
             f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but GPT-2's ids end at {EOT_ID}",
             "not a file of GPT-2 ids as uint16: it has an unknown header, or another tokenizer or dtype made it",

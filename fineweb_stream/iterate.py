@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .ahead import count_ahead, iter_blocks
-from .encoder import Ids
+from .budget import WINDOW_BYTES_PER_WORKER
 from .errors import InputError, RecordError
 from .executors import BLOCKS_PER_WORKER, Window, WorkerError, allotted_cpus, local_executor, map_ordered
+from .ids import Ids
 from .inputs import as_names, find_inputs
-from .plan import WINDOW_BYTES_PER_WORKER
 from .settings import Settings
 from .sources import make_sources
 from .worker import encode_block

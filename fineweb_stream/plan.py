@@ -1,87 +1,25 @@
-"""Before the start: how many workers the memory is good for, and what there is to do, estimated from samples."""
+"""Before the start: what there is to do and what it takes, estimated from samples."""
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from . import disk
 from .blocks import Block, Source
-from .errors import DiskError, InputError, MemoryLimitError, RecordError
-from .guard import HIGH_SHARE, MB, MemoryGuard
-from .layouts import LAYOUTS
+from .errors import DiskError, InputError, RecordError
+from .layouts import ID_BYTES, LAYOUTS
 from .record import State
 from .settings import Settings
 from .shards import TRAIN_NAME
 from .storage import is_url
 from .units import format_duration, format_size
-from .vocab import TOKEN_DTYPE
 from .worker import Encoded, encode_block
 
-# Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
-BASE_BYTES = {"tiktoken": 75 * MB, "fastokens": 140 * MB}
-WORKER_BYTES = {"tiktoken": 16 * MB, "fastokens": 140 * MB}
-PARQUET_BASE_BYTES, PARQUET_WORKER_BYTES = 60 * MB, 25 * MB
-
-TEXT_COST = 5
-"""How many bytes a byte of text takes at most while it is read and encoded."""
-
-WINDOW_BYTES_PER_WORKER = 12 << 20
 N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
-
-
-class MemoryPlan(NamedTuple):
-    """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so.
-
-    Of text that is encoded on a cluster only the ids come here: more of it may be in flight.
-    """
-
-    engine: str
-    n_workers: int
-    window_bytes: int
-    max_document_bytes: int
-    cluster_window_bytes: int
-    line: str
-
-
-def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool) -> MemoryPlan:
-    """Choose engine and workers for the guard's budget.
-
-    Raises `MemoryLimitError` when not even one worker fits.
-    """
-    budget = int(guard.budget_bytes * HIGH_SHARE)
-    candidates = [engine] if engine != "auto" else ["fastokens", "tiktoken"]
-    if importlib.util.find_spec("fastokens") is None and engine == "auto":
-        candidates = ["tiktoken"]
-    for candidate in candidates:
-        base = BASE_BYTES[candidate] + has_parquet * PARQUET_BASE_BYTES
-        each = WORKER_BYTES[candidate] + has_parquet * PARQUET_WORKER_BYTES
-        fitting = min((budget - base) // each, n_workers)
-        if fitting >= 1:
-            break
-    else:
-        raise MemoryLimitError(
-            f"a budget of {guard.budget_bytes / MB:,.0f} MB is too little: one worker with {candidate} needs"
-            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB (the tightest limit: {guard.limits[0].name})",
-            "give it more with --memory, or free some",
-        )
-    spare = budget - base - fitting * each
-    window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
-    limit = guard.limits[0]
-    line = (
-        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name});"
-        f" {fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
-    )
-    if fitting < n_workers or candidate != candidates[0]:
-        line += f" ({n_workers} asked for: the budget is good for no more)"
-    if engine == "auto" and candidates == ["tiktoken"]:
-        line += " (pip install fastokens: it is several times as fast)"
-    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, line)
 
 
 @dataclass(frozen=True)
@@ -149,10 +87,10 @@ def _encode_sample(block: Block, engine: str) -> Encoded | None:
 def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from."""
     layout, n_tokens = LAYOUTS[settings.layout], sum(found.splits(settings))
-    shard = settings.shard_tokens * TOKEN_DTYPE.itemsize
-    once = n_tokens * TOKEN_DTYPE.itemsize + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
+    shard = settings.shard_tokens * ID_BYTES
+    once = n_tokens * ID_BYTES + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
-    return max(once + twice - state.n_tokens * TOKEN_DTYPE.itemsize, 0)
+    return max(once + twice - state.n_tokens * ID_BYTES, 0)
 
 
 def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int) -> list[str]:

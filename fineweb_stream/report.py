@@ -15,7 +15,7 @@ from .guard import MemoryGuard
 from .record import DONE, ENCODING, Record, State
 from .shards import TRAIN_NAME
 from .units import counted, format_size
-from .vocab import EOT_ID, TOKEN_DTYPE
+from .vocab import EOT_ID
 
 MIN_VAL_TOKENS = 1024
 """nanoGPT's `get_batch` needs more tokens in a split than its block size, which is 1,024 for GPT-2."""
@@ -32,7 +32,7 @@ def about(engine: str) -> dict[str, Any]:
         "versions": {name: version(name) for name in ("tiktoken", "numpy", "psutil")}
         | {"python": platform.python_version()},
         "end_of_text": {"id": EOT_ID, "stands": "after every document; between plain-text files"},
-        "dtype": TOKEN_DTYPE.name,
+        "dtype": "uint16",
     }
 
 

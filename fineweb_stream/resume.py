@@ -12,12 +12,11 @@ from .addresses import kept
 from .blocks import Input
 from .changes import CHANGES_NAME
 from .errors import InputError, PrepareError
-from .layouts import LAYOUTS
+from .layouts import ID_BYTES, LAYOUTS
 from .record import DONE, ENCODING, RECORD_NAME, Record, State, portable, read_record
 from .settings import Settings
 from .shards import TRAIN_NAME, shard_path
 from .storage import is_url
-from .vocab import TOKEN_DTYPE
 
 
 def open_record(
@@ -85,7 +84,7 @@ def reopen(folder: Path, record: Record, settings: Settings) -> None:
     if state.status != DONE or state.is_exhausted or (settings.max_tokens or sys.maxsize) <= state.train_tokens:
         return
     n_complete = len(state.shard_sha256) - 1
-    n_before = n_complete * settings.shard_tokens * TOKEN_DTYPE.itemsize
+    n_before = n_complete * settings.shard_tokens * ID_BYTES
     if not settings.keep_shards:
         with contextlib.closing(disk.Part(shard_path(folder, n_complete), is_hashed=False)) as part:
             for data in disk.read_pieces(folder / TRAIN_NAME, n_before, sys.maxsize):

@@ -16,13 +16,13 @@ import numpy as np
 from . import report
 from .ahead import count_ahead, iter_blocks
 from .blocks import Block, Source
+from .budget import TEXT_COST, MemoryPlan
 from .changes import ChangeLog
 from .errors import InputError, Interrupted, PrepareError
 from .executors import Window, local_executor, map_ordered
 from .failures import explain
 from .guard import MemoryGuard, return_large_blocks
 from .merge import give_names, merge
-from .plan import TEXT_COST, MemoryPlan
 from .progress import Progress
 from .record import DONE, ENCODING, MERGING, Record
 from .resume import clear

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from . import disk
-from .encoder import Ids
 from .errors import InputError
-from .layouts import NANOGPT, Layout
+from .layouts import ID_BYTES, NANOGPT, Layout
 from .record import State
-from .vocab import TOKEN_DTYPE
+
+if TYPE_CHECKING:
+    from .ids import Ids
 
 TRAIN_NAME = "train.bin"
 
@@ -58,7 +60,7 @@ class ShardWriter:
         n_before = len(self._state.shard_sha256)
         while len(ids):  # a document may span many shards
             assert self._shard
-            room = self._shard_tokens - self._shard.n_bytes // TOKEN_DTYPE.itemsize
+            room = self._shard_tokens - self._shard.n_bytes // ID_BYTES
             self._shard.write(ids[:room].data)
             ids = ids[room:]
             if len(ids) or room == 0:
@@ -102,11 +104,11 @@ class ShardWriter:
         self._shard = self._open(shard_path(self._folder, number, self._layout), n_tokens)
 
     def _open(self, path: Path, n_tokens: int) -> disk.Part:
-        return disk.Part(path, n_tokens * TOKEN_DTYPE.itemsize, header_bytes=self._layout.header_bytes)
+        return disk.Part(path, n_tokens * ID_BYTES, header_bytes=self._layout.header_bytes)
 
     def _complete_shard(self) -> None:
         assert self._shard
-        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // TOKEN_DTYPE.itemsize))
+        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // ID_BYTES))
         self._shard.finish()
         self._state.shard_sha256.append(self._shard.sha256)
         self._shard = None

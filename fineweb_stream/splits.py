@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .encoder import Ends, Ids
+from .ids import Ends, Ids
 
 
 class Split(NamedTuple):

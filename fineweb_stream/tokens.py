@@ -18,11 +18,10 @@ from typing import IO, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from .encoder import Ids
 from .errors import InputError
-from .layouts import LAYOUTS, LLMC, LLMC_MAGIC, LLMC_VERSION, NPY_MAGIC
+from .ids import TOKEN_DTYPE, Ids
+from .layouts import ID_BYTES, LAYOUTS, LLMC, LLMC_MAGIC, LLMC_VERSION, NPY_MAGIC
 from .shards import TRAIN_NAME, shard_path
-from .vocab import TOKEN_DTYPE
 
 
 def open_tokens(path: str | os.PathLike[str], split: str = "train") -> Tokens:
@@ -184,7 +183,7 @@ def _map(path: Path) -> tuple[int, Ids]:
             start, n_ids = _find_ids(file, path, n_bytes)
         if n_ids == 0:
             raise InputError(f"{path}: the file is empty", "make it again, or name another file")
-        if start + n_ids * TOKEN_DTYPE.itemsize != n_bytes:
+        if start + n_ids * ID_BYTES != n_bytes:
             what = f"its header says {n_ids:,} ids" if start else "an odd number: not a whole number of 2-byte ids"
             raise InputError(
                 f"{path}: {n_bytes:,} bytes, {what}",
@@ -214,7 +213,7 @@ def _find_ids(file: IO[bytes], path: Path, n_bytes: int) -> tuple[int, int]:
         is_header = n_bytes == LLMC.n_bytes(n_ids) or start == LLMC.make_header(n_ids)
         if (magic, version) == (LLMC_MAGIC, LLMC_VERSION) and n_ids >= 0 and is_header:
             return LLMC.header_bytes, n_ids
-    return 0, -(-n_bytes // TOKEN_DTYPE.itemsize)
+    return 0, -(-n_bytes // ID_BYTES)
 
 
 def _find_npy_ids(file: IO[bytes], path: Path) -> tuple[int, int]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from . import disk
 from .errors import InputError
+from .ids import TOKEN_DTYPE
 from .record import DONE, RECORD_NAME, read_record
-from .vocab import EOT_ID, TOKEN_DTYPE
+from .vocab import EOT_ID
 
 
 def verify(folder: Path) -> list[str]:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
+import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from .errors import PrepareError
 
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 EOT_ID = 50256
 """The id of `<|endoftext|>`, which stands after every document."""
 
-TOKEN_DTYPE = np.dtype("<u2")
-"""What `train.bin` and `val.bin` hold: little-endian uint16."""
-
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 """How GPT-2 cuts a text into pieces, in the form of it that tiktoken 0.14 uses (possessive: it never backtracks)."""
 
@@ -39,11 +35,11 @@ MERGES_PATH = Path(__file__).with_name("gpt2_merges.npy")
 MERGES_SHA256 = "51fe6ca753404e85706d4071feb8907a19d255eaa40b4333832a1aba22e8a901"
 
 
-def load_merges() -> npt.NDArray[np.uint16]:
-    """Return the merges: uint16, shape (50000, 2).
+def load_merges() -> list[tuple[int, int]]:
+    """Return the merges in order of rank: which two ids make one.
 
-    >>> load_merges().shape
-    (50000, 2)
+    >>> len(load_merges()), load_merges()[0], token_names()[1][0]  # id 256 is " t"
+    (50000, (220, 83), 'Ġ t')
 
     Raises `PrepareError` when the file is missing or not the one that this package was released with.
     """
@@ -59,7 +55,7 @@ def load_merges() -> npt.NDArray[np.uint16]:
             f"{MERGES_PATH}: not the vocabulary that this package was released with (SHA-256 differs)",
             "copy the file again, in binary mode: it is 200,128 bytes long",
         )
-    return np.frombuffer(data[-200_000:], TOKEN_DTYPE).reshape(50_000, 2)
+    return list(struct.iter_unpack("<HH", data[-200_000:]))  # not by NumPy, which is imported later
 
 
 @functools.cache
@@ -70,7 +66,7 @@ def token_bytes() -> list[bytes]:
     b'hello'
     """
     tokens = [bytes([byte]) for byte in _byte_order()]
-    for left, right in load_merges().tolist():
+    for left, right in load_merges():
         tokens.append(tokens[left] + tokens[right])
     return tokens
 
@@ -101,7 +97,7 @@ def token_names() -> tuple[list[str], list[str]]:
     n_printable = sum(_is_printable(byte) for byte in order)
     names = [chr(byte) for byte in order[:n_printable]] + [chr(256 + i) for i in range(256 - n_printable)]
     merges = []
-    for left, right in load_merges().tolist():
+    for left, right in load_merges():
         merges.append(f"{names[left]} {names[right]}")
         names.append(names[left] + names[right])
     return names, merges
@@ -112,31 +108,39 @@ def tokenizer_json() -> str:
 
     Without them a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
     """
-    names, merges = token_names()
+    names, merges = map(_in_json, token_names())
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [],
-            "normalizer": None,
-            "pre_tokenizer": byte_level,
-            "post_processor": None,
-            "decoder": byte_level,
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "vocab": {name: rank for rank, name in enumerate(names)},
-                "merges": merges,
-            },
-        }
-    )
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": "VOCAB",
+        "merges": "MERGES",
+    }
+    tokenizer: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": model,
+    }
+    start, middle, end = re.split('"VOCAB"|"MERGES"', json.dumps(tokenizer))
+    vocab = ",".join([f"{name}:{i}" for i, name in enumerate(names)])
+    return f"{start}{{{vocab}}}{middle}[{','.join(merges)}]{end}"
+
+
+def _in_json(names: list[str]) -> list[str]:
+    """Quote names, none of which has a line end: `json.dumps` takes several times as long, and the start waits."""
+    escaped = "\n".join(names).replace("\\", r"\\").replace('"', r"\"")
+    return [f'"{name}"' for name in escaped.split("\n")]
 
 
 def _byte_order() -> list[int]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from .blocks import Block, Change, Texts
-from .encoder import Encoder, Ends, Ids
+from .encoder import Encoder
 from .errors import TooLargeError
+from .ids import TOKEN_DTYPE, Ends, Ids
 from .units import format_size
-from .vocab import EOT_ID, TOKEN_DTYPE
+from .vocab import EOT_ID
 from .waiting import until
 
 FIRST_CHECK_CHARS, CHECK_CHARS, CHECK_EVERY = 1 << 18, 1 << 15, 32

@@ -11,11 +11,11 @@ import pytest
 
 from fineweb_stream import guard as guard_module
 from fineweb_stream import report
+from fineweb_stream.budget import plan_memory
 from fineweb_stream.cgroups import cpu_quota, memory_groups
 from fineweb_stream.errors import InputError, MemoryLimitError
 from fineweb_stream.executors import allotted_cpus
 from fineweb_stream.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
-from fineweb_stream.plan import plan_memory
 
 GB = 1000 * MB
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fineweb_stream.encoder import Ids
 from fineweb_stream.errors import InputError
+from fineweb_stream.ids import Ids
 from fineweb_stream.shards import shard_path
 from fineweb_stream.tokens import Tokens, open_tokens
 
