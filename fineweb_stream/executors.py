@@ -28,8 +28,8 @@ class WorkerError(Exception):
 
 TICK_SECONDS = 0.1
 
-BLOCKS_PER_WORKER = 3
-"""How many are in flight for each worker: one in work, and enough beside it that none waits for the writer."""
+BLOCKS_PER_WORKER = 8
+"""How many are in flight for each worker: one in work, and enough beside it that none waits while the disk is slow."""
 
 
 @dataclass

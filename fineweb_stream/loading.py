@@ -22,16 +22,16 @@ def start_fastokens() -> Future[Any]:
     with _starting:
         if _loading is None:
             pool = ThreadPoolExecutor(1, "encode-load")
-            _loading = pool.submit(_load)
+            _loading = pool.submit(_load, tokenizer_json())  # the text takes the GIL: it is made before all else
             pool.shutdown(wait=False)
     return _loading
 
 
-def _load() -> Any:
+def _load(tokenizer_json: str) -> Any:
     # Our threads do the work: with a pool of its own for each of them, fastokens is slower and takes more memory.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     import fastokens
 
-    tokenizer = fastokens.Tokenizer.from_json_str(tokenizer_json())
+    tokenizer = fastokens.Tokenizer.from_json_str(tokenizer_json)
     tokenizer.encode_batch_flat(["a"])  # the first call makes ready what is left
     return tokenizer

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,9 @@ MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 def about(engine: str) -> dict[str, Any]:
     """What made the files: for the record."""
+    import platform  # these two take 20 ms, and the start waits for the engine, not for them
+    from importlib.metadata import version
+
     return {
         "program": f"fineweb_stream {__version__}",
         "engine": engine,

@@ -98,8 +98,9 @@ def token_names() -> tuple[list[str], list[str]]:
     names = [chr(byte) for byte in order[:n_printable]] + [chr(256 + i) for i in range(256 - n_printable)]
     merges = []
     for left, right in load_merges():
-        merges.append(f"{names[left]} {names[right]}")
-        names.append(names[left] + names[right])
+        first, second = names[left], names[right]
+        merges.append(f"{first} {second}")
+        names.append(first + second)
     return names, merges
 
 
