@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from . import disk, report
 from .blocks import Source
 from .budget import MemoryPlan, plan_memory
-from .executors import allotted_cpus
+from .executors import count_workers
 from .guard import MemoryGuard
 from .inputs import as_names, find_inputs
 from .layouts import NANOGPT
@@ -109,7 +109,7 @@ def prepare(
         files = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
     guard = MemoryGuard(memory)
     has_parquet = any(file.format == "parquet" for file in files)
-    plan = plan_memory(guard, engine, workers or allotted_cpus(), has_parquet)
+    plan = plan_memory(guard, engine, count_workers(workers), has_parquet)
     with _engine_loading(plan.engine):
         sources = make_sources(files, settings, plan.max_document_bytes)
         if dry_run:

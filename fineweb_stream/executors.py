@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from .blocks import Block
 from .cgroups import cpu_quota
+from .errors import InputError
 
 T = TypeVar("T")
 
@@ -66,18 +67,9 @@ def map_ordered(
     is_exhausted = False
     try:
         while pending or not is_exhausted:
+            # One goes out for each that comes in, even if more are done: else workers wait while those are written.
             admits = not is_exhausted and window.admits(len(pending), n_bytes)
-            if pending and (pending[0][1].done() or not admits):
-                done, future = pending.popleft()
-                n_bytes -= done.n_bytes
-                wait(future, tick)
-                if error := future.exception():
-                    raise WorkerError(done) from error
-                yield done, future.result()
-            elif not admits:
-                tick()
-                time.sleep(TICK_SECONDS)
-            else:
+            if admits:
                 try:
                     block = next(remaining)
                 except StopIteration:
@@ -85,9 +77,19 @@ def map_ordered(
                     continue
                 if block is None:
                     tick()
-                    continue
-                pending.append((block, executor.submit(function, block)))
-                n_bytes += block.n_bytes
+                else:
+                    pending.append((block, executor.submit(function, block)))
+                    n_bytes += block.n_bytes
+            elif not pending:
+                tick()
+                time.sleep(TICK_SECONDS)
+            if pending and (pending[0][1].done() or not admits):
+                done, future = pending.popleft()
+                n_bytes -= done.n_bytes
+                wait(future, tick)
+                if error := future.exception():
+                    raise WorkerError(done) from error
+                yield done, future.result()
     finally:
         for _, future in pending:
             future.cancel()
@@ -105,6 +107,16 @@ def wait(future: Future[Any], tick: Callable[[], None]) -> None:
 def local_executor(n_workers: int) -> ThreadPoolExecutor:
     """Threads of this process: the engines and pyarrow release the GIL, and one vocabulary serves them all."""
     return ThreadPoolExecutor(n_workers, "encode")
+
+
+def count_workers(asked: int | None) -> int:
+    """Return how many workers there shall be: as many as were asked for, else one for each CPU allotted.
+
+    Raises `InputError` for less than one.
+    """
+    if asked is not None and asked < 1:
+        raise InputError(f"workers={asked}: not a number of threads", "leave it out for one thread per CPU")
+    return asked or allotted_cpus()
 
 
 def allotted_cpus() -> int:

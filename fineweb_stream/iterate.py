@@ -10,7 +10,7 @@ from pathlib import Path
 from .ahead import count_ahead, iter_blocks
 from .budget import WINDOW_BYTES_PER_WORKER
 from .errors import InputError, RecordError
-from .executors import BLOCKS_PER_WORKER, Window, WorkerError, allotted_cpus, local_executor, map_ordered
+from .executors import BLOCKS_PER_WORKER, Window, WorkerError, count_workers, local_executor, map_ordered
 from .ids import Ids
 from .inputs import as_names, find_inputs
 from .settings import Settings
@@ -44,7 +44,7 @@ def iter_ids(
     """
     options = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
     sources = make_sources(find_inputs(as_names(inputs), format), options)
-    n_workers = workers or allotted_cpus()
+    n_workers = count_workers(workers)
     stop = threading.Event()
     encode = functools.partial(encode_block, engine=engine, stopped=stop.is_set)
     window = Window(lambda: BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES_PER_WORKER * n_workers)

@@ -51,18 +51,18 @@ def test_order_and_bounds(n_workers: int) -> None:
 
 
 def test_what_is_done_is_not_held_back() -> None:
-    """A pipe may be silent for an hour: no block is asked for while one that is done waits to be written."""
-    n_yielded = n_yielded_before_fifth = 0
+    """A pipe may be silent for an hour: all that is done is written meanwhile."""
+    n_yielded = 0
     is_done = threading.Semaphore(0)
 
-    def source() -> Iterator[Block]:
-        nonlocal n_yielded_before_fifth
+    def source() -> Iterator[Block | None]:
         for block in blocks(5):
-            if block.start == 3:
-                assert all(is_done.acquire(timeout=10) for _ in range(3))
-                time.sleep(0.05)  # the futures are done a moment after their work
             if block.start == 4:
-                n_yielded_before_fifth = n_yielded
+                assert all(is_done.acquire(timeout=10) for _ in range(4))
+                time.sleep(0.05)  # the futures are done a moment after their work
+                for _ in range(4):
+                    yield None
+                assert n_yielded == 4
             yield block
 
     def work(block: Block) -> None:
@@ -72,7 +72,34 @@ def test_what_is_done_is_not_held_back() -> None:
         for _ in map_ordered(pool, work, source(), Window(lambda: 100, 10**9), nothing):
             n_yielded += 1
     assert n_yielded == 5
-    assert n_yielded_before_fifth >= 3
+
+
+def test_workers_get_more_before_all_that_is_done_is_written() -> None:
+    """One block goes out for each that comes in: workers have work while the writer catches up."""
+    n_out = 0
+    may_end = threading.Event()
+    n_done = threading.Semaphore(0)
+
+    def source() -> Iterator[Block]:
+        nonlocal n_out
+        for block in blocks(8):
+            n_out += 1
+            yield block
+
+    def work(block: Block) -> None:
+        may_end.wait(10)
+        n_done.release()
+
+    def n_admitted() -> int:
+        if n_out == 4 and not may_end.is_set():  # the window is full: now all of it gets done
+            may_end.set()
+            assert all(n_done.acquire(timeout=10) for _ in range(4))
+            time.sleep(0.05)
+        return 4
+
+    with ThreadPoolExecutor(1) as pool:
+        seen = [n_out for _ in map_ordered(pool, work, source(), Window(n_admitted, 10**9), nothing)]
+    assert seen == [4, 5, 6, 7, 8, 8, 8, 8]
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])

@@ -28,7 +28,7 @@ os.environ["PYTHONPATH"] = str(ROOT)  # for the worker processes
 
 from fineweb_stream import __version__, cluster, prepare, run  # noqa: E402
 from fineweb_stream.blocks import Block, Input, ReadOptions  # noqa: E402
-from fineweb_stream.executors import Window  # noqa: E402
+from fineweb_stream.executors import BLOCKS_PER_WORKER, Window  # noqa: E402
 from fineweb_stream.needs import Needs, find_needs  # noqa: E402
 from fineweb_stream.worker import Encoded  # noqa: E402
 
@@ -123,7 +123,7 @@ def connected(n_workers: int, needs: Needs, direct: bool) -> Iterator[cluster.Cl
 def measure_arrays(n_workers: int, n_blocks: int, writes: bool, direct: bool, folder: Path, window: int) -> str:
     needs = Needs(__version__, (), "", 0)
     with connected(n_workers, needs, direct) as found:
-        limits = Window(lambda: 3 * n_workers, window)
+        limits = Window(lambda: BLOCKS_PER_WORKER * n_workers, window)
         warm = Arrays("x", 64)
         for _ in found.map_blocks(returned_array, warm.iter_blocks(), limits, lambda: None):
             pass
@@ -149,7 +149,7 @@ def measure_encode(n_workers: int, corpus: Path, engine: str, repeat: int, windo
     blocks = [block for source in sources for block in source.iter_blocks(0)]
     encode = functools.partial(encode_block, engine=engine)
     with connected(n_workers, find_needs(engine, sources), True) as found:
-        limits = Window(lambda: 3 * n_workers, window)
+        limits = Window(lambda: BLOCKS_PER_WORKER * n_workers, window)
         for _ in found.map_blocks(encode, blocks[: 8 * n_workers], limits, lambda: None):
             pass  # each worker loads its vocabulary
         started, n = time.perf_counter(), 0
