@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import prepare, run
-from fineweb_stream.errors import MemoryLimitError
+from fineweb_stream import iter_ids, prepare, run
+from fineweb_stream.errors import InputError, MemoryLimitError
 
 from .helpers import both_splits, outputs, split_at_eot, write_jsonl, write_parquet
 
@@ -103,8 +103,10 @@ def test_unreadable_file(tmp_path) -> None:
     (tmp_path / "secret.txt").write_text("some text")
     (tmp_path / "secret.txt").chmod(0)
     tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:2]:
+    for parent in tmp_path.parents:
         parent.chmod(0o755)
+        if parent.name.startswith("pytest-of-"):
+            break
     code = (
         "import os, sys; from fineweb_stream.inputs import find_inputs\n"
         "os.geteuid() or os.setuid(65534)\n"
@@ -226,6 +228,16 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_no_workers(tmp_path, workers: int) -> None:
+    """No script asks for none, or fewer: it is an error, as on the command line."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
+    with pytest.raises(InputError, match=f"workers={workers}"):
+        prepare(path, tmp_path / "out", workers=workers, quiet=True)
+    with pytest.raises(InputError, match=f"workers={workers}"):
+        list(iter_ids(path, workers=workers))
 
 
 def test_a_file_called_as_standard_input(run_program, tmp_path) -> None:
