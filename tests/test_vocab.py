@@ -40,6 +40,15 @@ def test_json_vocabulary_is_the_official_one() -> None:
     assert sha256(json.dumps(ids).encode()) == ENCODER_JSON_SHA256
 
 
+def test_tokenizer_json_has_all_of_it() -> None:
+    """It is put together by hand: every name and merge comes out of it as it went in, quotes and backslashes too."""
+    names, merges = vocab.token_names()
+    model = json.loads(vocab.tokenizer_json())["model"]
+    assert list(model["vocab"].items()) == [(name, i) for i, name in enumerate(names)]
+    assert model["merges"] == merges
+    assert any('"' in name for name in names) and any("\\" in merge for merge in merges)
+
+
 def test_damaged_file_is_refused(tmp_path, monkeypatch) -> None:
     """A vocabulary that was changed, or is missing, is never used."""
     damaged = bytearray(vocab.MERGES_PATH.read_bytes())
