@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from .errors import EngineError
 from .vocab import tokenizer_json
 
 _starting = threading.Lock()
@@ -17,7 +18,10 @@ _loading: Future[Any] | None = None
 
 
 def start_fastokens() -> Future[Any]:
-    """Begin to build the tokenizer, unless it is under way or there already; the result is a `fastokens.Tokenizer`."""
+    """Begin to build the tokenizer, unless it is under way or there already; the result is a `fastokens.Tokenizer`.
+
+    The future raises `EngineError` where fastokens cannot be imported.
+    """
     global _loading
     with _starting:
         if _loading is None:
@@ -30,8 +34,13 @@ def start_fastokens() -> Future[Any]:
 def _load(tokenizer_json: str) -> Any:
     # Our threads do the work: with a pool of its own for each of them, fastokens is slower and takes more memory.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
-    import fastokens
-
+    try:
+        import fastokens
+    except ImportError as error:  # a library that it needs, say
+        raise EngineError(
+            f"fastokens is installed but does not load: {error}",
+            "install it anew (pip install --force-reinstall fastokens), or choose --engine tiktoken",
+        ) from error
     tokenizer = fastokens.Tokenizer.from_json_str(tokenizer_json)
     tokenizer.encode_batch_flat(["a"])  # the first call makes ready what is left
     return tokenizer
