@@ -125,7 +125,7 @@ def prepare(
                 say(f"already done; nothing to do\n{report.outputs(folder, record)}")
             else:
                 _say_plan(record, settings, sources, plan, folder, say)
-                from .run import Run
+                from .run import Run  # with all that needs NumPy, it is imported while the engine loads
 
                 run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
                 if cluster is None:

@@ -180,9 +180,8 @@ class Part:
 
     def _end_hashing(self) -> None:
         """Wait for the hash, which must take the data in order."""
-        hashing, self._hashing = self._hashing, None
-        if hashing:
-            hashing.result()
+        if self._hashing:
+            self._hashing.result()
 
     def _end_flushing(self) -> None:
         """Wait for the flush that is under way; an error of the disk is told once only, so it is raised here."""

@@ -72,7 +72,7 @@ class Encoder:
         if self.engine == "tiktoken":
             self._encode = self._reference = tiktoken_engine()
         else:
-            start_fastokens()
+            start_fastokens()  # it is built while tiktoken is
             self._reference = tiktoken_engine()
             self._encode = fastokens_engine()
             for text in HARD_TEXTS:

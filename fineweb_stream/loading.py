@@ -31,7 +31,7 @@ def start_fastokens() -> Future[Any]:
     return _loading
 
 
-def _load(tokenizer_json: str) -> Any:
+def _load(text: str) -> Any:
     # Our threads do the work: with a pool of its own for each of them, fastokens is slower and takes more memory.
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
     try:
@@ -41,6 +41,6 @@ def _load(tokenizer_json: str) -> Any:
             f"fastokens is installed but does not load: {error}",
             "install it anew (pip install --force-reinstall fastokens), or choose --engine tiktoken",
         ) from error
-    tokenizer = fastokens.Tokenizer.from_json_str(tokenizer_json)
+    tokenizer = fastokens.Tokenizer.from_json_str(text)
     tokenizer.encode_batch_flat(["a"])  # the first call makes ready what is left
     return tokenizer

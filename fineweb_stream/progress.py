@@ -27,7 +27,7 @@ class Progress:
         self._due = self._start + (BAR_SECONDS if self._is_terminal else FIRST_SECONDS)
         self._n_text_before = state.text_bytes
         self._n_input_before = state.input_bytes
-        self._n_train_before = state.n_tokens
+        self._n_before = state.n_tokens
         self._bar = self._make_bar() if self._is_terminal and not quiet else None
 
     def update(self) -> None:
@@ -69,7 +69,7 @@ class Progress:
         n_tokens = state.n_tokens
         text = (
             f"{n_tokens / 1e6:,.1f}M tokens, {(state.text_bytes - self._n_text_before) / elapsed / 1e6:,.0f} MB/s, "
-            f"{(n_tokens - self._n_train_before) / elapsed / 1e6:,.1f}M tokens/s, shard {len(state.shard_sha256)}"
+            f"{(n_tokens - self._n_before) / elapsed / 1e6:,.1f}M tokens/s, shard {len(state.shard_sha256)}"
         )
         return f"{text}, {guard.used_bytes() / 1e6:,.0f} MB memory"
 

@@ -18,7 +18,7 @@ import json
 import re
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .errors import PrepareError
 
@@ -111,29 +111,30 @@ def tokenizer_json() -> str:
     """
     names, merges = map(_in_json, token_names())
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "vocab": "VOCAB",
-        "merges": "MERGES",
-    }
-    tokenizer: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": model,
-    }
-    start, middle, end = re.split('"VOCAB"|"MERGES"', json.dumps(tokenizer))
+    frame = json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": None,
+            "pre_tokenizer": byte_level,
+            "post_processor": None,
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "vocab": "VOCAB",
+                "merges": "MERGES",
+            },
+        }
+    )
+    start, middle, end = re.split('"VOCAB"|"MERGES"', frame)
     vocab = ",".join([f"{name}:{i}" for i, name in enumerate(names)])
     return f"{start}{{{vocab}}}{middle}[{','.join(merges)}]{end}"
 
