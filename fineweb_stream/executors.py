@@ -59,12 +59,14 @@ def map_ordered(
 
     A None among the blocks says that the next one is long in coming. `tick` is called every TICK_SECONDS while waiting,
     and may raise to end it all: what has not begun is cancelled then. Whatever a worker raises, `BaseException`
-    included, becomes the cause of a `WorkerError` when its turn comes.
+    included, becomes the cause of a `WorkerError` when its turn comes; what `blocks` raises comes in its turn, too, but
+    for a signal, which ends it all.
     """
     pending: deque[tuple[Block, Future[T]]] = deque()
     n_bytes = 0
     remaining = iter(blocks)
     is_exhausted = False
+    failure: BaseException | None = None
     try:
         while pending or not is_exhausted:
             # One goes out for each that comes in, even if more are done: else workers wait while those are written.
@@ -74,6 +76,11 @@ def map_ordered(
                     block = next(remaining)
                 except StopIteration:
                     is_exhausted = True
+                    continue
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as broken:
+                    failure, is_exhausted = broken, True
                     continue
                 if block is None:
                     tick()
@@ -90,6 +97,8 @@ def map_ordered(
                 if error := future.exception():
                     raise WorkerError(done) from error
                 yield done, future.result()
+        if failure:
+            raise failure
     finally:
         for _, future in pending:
             future.cancel()

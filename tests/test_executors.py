@@ -102,6 +102,23 @@ def test_workers_get_more_before_all_that_is_done_is_written() -> None:
     assert seen == [4, 5, 6, 7, 8, 8, 8, 8]
 
 
+@pytest.mark.parametrize("error, n_yielded", [(ValueError("bad"), 3), (SystemExit(), 3), (KeyboardInterrupt(), 0)])
+def test_error_of_the_source_comes_in_its_turn(error: BaseException, n_yielded: int) -> None:
+    """The blocks before it are yielded first, however slow they are; a signal ends it all."""
+    may_end = threading.Event()
+
+    def source() -> Iterator[Block]:
+        yield from blocks(3)
+        may_end.set()
+        raise error
+
+    seen = []
+    with ThreadPoolExecutor(1) as pool, pytest.raises(type(error)):
+        for block, _ in map_ordered(pool, lambda _: may_end.wait(10), source(), Window(lambda: 9, 10**9), nothing):
+            seen.append(block)
+    assert len(seen) == n_yielded
+
+
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()])
 def test_error_comes_in_its_turn(error: BaseException) -> None:
     """The blocks before a bad one are yielded; what has not begun is cancelled."""
