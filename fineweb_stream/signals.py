@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -60,10 +62,8 @@ class Signals:
             raise Interrupted(self.received)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if frame and frame.f_code.co_filename.startswith("<frozen importlib"):
-            again = threading.Timer(_AGAIN_SECONDS, _send, [number])
-            again.daemon = True
-            again.start()
+        if _must_wait(frame):
+            _thread.start_new_thread(_send_later, (number,))  # a Timer's start would wait here for it to begin
             return
         if self.received:
             os._exit(128 + number)
@@ -75,8 +75,20 @@ class Signals:
             self.check()
 
 
-def _send(number: int) -> None:
-    """Send a signal to the main thread, whichever thread this is."""
+def _must_wait(frame: FrameType | None) -> bool:
+    """Tell whether a frame is of Python's import, or of the handler, which may have been called there."""
+    if frame and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return True
+    while frame:
+        if frame.f_code is Signals._handle.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_later(number: int) -> None:
+    """Send a signal to the main thread, from any other."""
+    time.sleep(_AGAIN_SECONDS)
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, number)
     else:  # Windows

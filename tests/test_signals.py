@@ -7,6 +7,7 @@ for a moment; everything else is prepare.py as it is.
 from __future__ import annotations
 
 import _imp
+import _thread
 import importlib
 import json
 import os
@@ -43,7 +44,8 @@ sys.path.insert(0, {str(ROOT)!r})
 PHASE, SECONDS = sys.argv.pop(1), float(sys.argv.pop(1))
 
 def stay():
-    print("PHASE", flush=True)
+    sys.stdout.write("PHASE\\n")  # whole, whatever the main thread prints
+    sys.stdout.flush()
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:  # a sleep would end early in no case; several let the handler in
         time.sleep(0.01)
@@ -307,6 +309,23 @@ assert [t.name for t in threading.enumerate() if t.name.startswith(("encode", "h
     assert done.returncode == 0, done.stderr
     assert "caught stopped by SIGTERM" in done.stdout
     assert "the same command continues" in done.stdout
+
+
+def test_no_exception_while_a_signal_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it comes again while the handler, called in an import, still runs: it is put off once more."""
+    signals, put_off = Signals(), []
+
+    def start(function: object, arguments: tuple[int]) -> None:
+        put_off.append(arguments)
+        if len(put_off) == 1:
+            signals._handle(signal.SIGINT, sys._getframe())
+
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    within_import = compile("handle(2, sys._getframe())", "<frozen importlib._bootstrap>", "exec")
+    exec(within_import, {"handle": signals._handle, "sys": sys})
+    assert put_off == [(2,), (2,)]
+    with pytest.raises(Interrupted):
+        signals._handle(signal.SIGINT, sys._getframe())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no signal can be sent to one thread there")
