@@ -9,7 +9,7 @@ Not covered: special tokens. `<|endoftext|>` inside a text is plain text; id 502
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -103,9 +103,9 @@ class Encoder:
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts are a sequence of str, not one of them: encode([text])")
-        n_chunks: list[int] = []
+        n_pieces: list[int] = []
         parts, lengths = [], []
-        for batch in _batches(_iter_chunks(texts, n_chunks, eot)):
+        for batch in _iter_batches(texts, eot, n_pieces):
             if stopped():
                 raise KeyboardInterrupt
             batch_ids, batch_lengths = self._encode(batch)
@@ -115,7 +115,7 @@ class Encoder:
             lengths.append(batch_lengths)
         ends = np.cumsum(np.concatenate(lengths), dtype=np.int64) if lengths else np.empty(0, np.int64)
         if len(ends) > len(texts):
-            ends = ends[np.cumsum(n_chunks) - 1]
+            ends = ends[np.cumsum(n_pieces) - 1]
         ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, TOKEN_DTYPE), *parts])
         if eot:
             ids[ends - 1] = EOT_ID
@@ -153,30 +153,47 @@ class Encoder:
         return (token_bytes()[i] for i in ids.tolist())
 
 
-def _iter_chunks(texts: Sequence[str], n_chunks: list[int], eot: bool) -> Iterator[str]:
-    """Yield the chunks of all texts, with `eot` and `END` after each text; `n_chunks` gets how many that makes."""
-    for text in texts:
-        n_chunks.append(1 + eot)
-        if len(text) <= CHUNK_CHARS:
-            yield text
-        else:
-            n_chunks[-1] = eot
-            for chunk in iter_chunks(text):
-                n_chunks[-1] += 1
-                yield chunk
-        if eot:
-            yield END
+def _iter_batches(texts: Sequence[str], eot: bool, n_pieces: list[int]) -> Iterator[list[str]]:
+    """Yield what the engine gets in one call each; `n_pieces` gets for each text how many pieces it makes.
+
+    That is the text, or its chunks when it is long, and with `eot` one more, `END`. No generator per text: documents
+    may be a few words.
+    """
+    start = n_chars = 0
+    for i, length in enumerate(map(len, texts)):
+        if length > CHUNK_CHARS:
+            if start < i:
+                yield _pieces(texts[start:i], eot, n_pieces)
+            yield from _iter_chunk_batches(texts[i], eot, n_pieces)
+            start, n_chars = i + 1, 0
+            continue
+        n_chars += length
+        if n_chars >= BATCH_CHARS or i + 1 - start >= BATCH_TEXTS:
+            yield _pieces(texts[start : i + 1], eot, n_pieces)
+            start, n_chars = i + 1, 0
+    if start < len(texts):
+        yield _pieces(texts[start:], eot, n_pieces)
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Group texts into runs of about BATCH_CHARS characters, of BATCH_TEXTS at most."""
+def _pieces(texts: Sequence[str], eot: bool, n_pieces: list[int]) -> list[str]:
+    n_pieces += [1 + eot] * len(texts)
+    if not eot:
+        return list(texts)
+    pieces = [END] * (2 * len(texts))
+    pieces[::2] = texts
+    return pieces
+
+
+def _iter_chunk_batches(text: str, eot: bool, n_pieces: list[int]) -> Iterator[list[str]]:
+    """Yield the chunks of one long text, about BATCH_CHARS at a time."""
     batch: list[str] = []
-    n_chars = 0
-    for text in texts:
-        batch.append(text)
-        n_chars += len(text)
-        if n_chars >= BATCH_CHARS or len(batch) >= BATCH_TEXTS:
+    n_chunks = n_chars = 0
+    for chunk in iter_chunks(text):
+        if n_chars >= BATCH_CHARS:
             yield batch
             batch, n_chars = [], 0
-    if batch:
-        yield batch
+        batch.append(chunk)
+        n_chunks += 1
+        n_chars += len(chunk)
+    n_pieces.append(n_chunks + eot)
+    yield [*batch, END] if eot else batch

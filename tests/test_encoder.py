@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_stream import encoder as encoder_module
+from fineweb_stream.cuts import iter_chunks
 from fineweb_stream.encoder import Encoder
 from fineweb_stream.errors import EngineError, InputError
 from fineweb_stream.vocab import EOT_ID
@@ -71,6 +73,21 @@ def test_threads_share_an_encoder(reference, engine: str, n_threads: int) -> Non
     with ThreadPoolExecutor(n_threads) as pool:
         found = list(pool.map(lambda batch: get_encoder(engine).encode(batch, eot=True)[0].tolist(), batches))
     assert found == [[i for one in document_ids(reference, batch) for i in one] for batch in batches]
+
+
+@pytest.mark.parametrize("eot", [False, True])
+def test_batches_of_any_shape_give_the_same_ids(reference, engine: str, eot: bool, monkeypatch) -> None:
+    """Many short texts, a few that fill a call each, long ones in chunks, in any order."""
+    monkeypatch.setattr(encoder_module, "BATCH_CHARS", 100)
+    monkeypatch.setattr(encoder_module, "BATCH_TEXTS", 3)
+    monkeypatch.setattr(encoder_module, "CHUNK_CHARS", 60)
+    monkeypatch.setattr(encoder_module, "iter_chunks", lambda text: iter_chunks(text, 60))
+    lengths = [1, 2, 0, 9, 70, 71, 5, 59, 60, 61, 300, 300, 0, 0, 0, 0, 20, 700, 1, 0]
+    texts = [("some words, it's " * 50)[:length] for length in lengths]
+    ids, ends = get_encoder(engine).encode(texts, eot=eot)
+    expected = [reference.encode_ordinary(text) + [EOT_ID] * eot for text in texts]
+    assert ids.tolist() == [i for one in expected for i in one]
+    assert ends.tolist() == list(itertools.accumulate(map(len, expected)))
 
 
 def test_nothing_gives_nothing(engine: str) -> None:
