@@ -21,10 +21,32 @@ from collections.abc import Iterator
 # Unicode's White_Space, as the pattern's \s. Python's str.isspace() and \s also count \x1c-\x1f.
 WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
+_SPACE_AFTER_TEXT_IN_ASCII = re.compile(rb"(?<=[!-~])[ \n]")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
 
 CHUNK_CHARS = 64 << 10
 """How long a text may be (characters) before it is handed to an engine in several chunks."""
+
+PIECE_BYTES = 8 << 10
+"""How long UTF-8 may be (bytes) before it is decoded in several pieces."""
+
+
+def iter_pieces(data: bytes, size: int = PIECE_BYTES) -> Iterator[bytes]:
+    """Yield UTF-8 in pieces of about `size` bytes whose ids, one after the other, are the ids of all of it.
+
+    A `str` has 2 or 4 bytes for each character as soon as one of them is not Latin-1, and is encoded again for the
+    engine; most small pieces of English are ASCII, which takes neither. The cuts are before a space or a newline that
+    follows a printable ASCII character, so whole characters and runs of bytes that are no UTF-8 stay together, as
+    `\\r\\n` does. A piece is longer only where there is no such place.
+
+    >>> list(iter_pieces("some words für später".encode(), size=4))
+    [b'some', b' words', b' f\\xc3\\xbcr', b' sp\\xc3\\xa4ter']
+    """
+    start = 0
+    while match := _SPACE_AFTER_TEXT_IN_ASCII.search(data, start + size):
+        yield data[start : match.start()]
+        start = match.start()
+    yield data[start:]
 
 
 def find_cut(text: str, start: int, stop: int | None = None) -> int | None:

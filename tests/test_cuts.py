@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_stream.cuts import WHITESPACE, find_cut, iter_chunks
+from fineweb_stream.cuts import WHITESPACE, find_cut, iter_chunks, iter_pieces
 from fineweb_stream.encoder import HARD_TEXTS
 
 from .strategies import texts
@@ -31,6 +31,28 @@ def test_chunks_keep_the_ids(reference, text: str, size: int) -> None:
     assert [i for chunk in chunks for i in reference.encode_ordinary(chunk)] == reference.encode_ordinary(text)
 
 
+@given(text=texts, size=st.integers(1, 20))
+def test_pieces_keep_the_ids(reference, text: str, size: int) -> None:
+    """UTF-8 in pieces of any size is the same text, whole characters in each, with the same ids."""
+    pieces = list(iter_pieces(text.encode(), size))
+    assert b"".join(pieces) == text.encode()
+    ids = [i for piece in pieces for i in reference.encode_ordinary(piece.decode())]
+    assert ids == reference.encode_ordinary(text)
+
+
+@given(data=st.binary(max_size=30), size=st.integers(1, 9), errors=st.sampled_from(["replace", "ignore"]))
+def test_pieces_keep_what_is_no_utf8_together(data: bytes, size: int, errors: str) -> None:
+    """Bytes that are no UTF-8 become, piece by piece, what they become in one."""
+    data = data.replace(b"\x00", b"a").replace(b"\x01", b" ")  # so that there are places to cut
+    assert "".join(p.decode("utf-8", errors) for p in iter_pieces(data, size)) == data.decode("utf-8", errors)
+
+
+def test_pieces_are_of_the_size_asked() -> None:
+    """And only where there is no place to cut longer."""
+    assert list(map(len, iter_pieces(b"12345 78\n" * 3, 7))) == [8, 9, 9, 1]
+    assert list(iter_pieces("漢字 かな".encode() * 9, 5)) == ["漢字 かな".encode() * 9]
+
+
 @pytest.mark.parametrize("text", HARD_TEXTS)
 def test_all_cuts_of_the_hard_texts(reference, text: str) -> None:
     """At every start, in the texts that hold every class of the pattern."""
@@ -38,6 +60,9 @@ def test_all_cuts_of_the_hard_texts(reference, text: str) -> None:
     for start in range(len(text)):
         if cut := find_cut(text, start):
             assert reference.encode_ordinary(text[:cut]) + reference.encode_ordinary(text[cut:]) == whole
+    for size in range(1, 20):
+        pieces = [piece.decode() for piece in iter_pieces(text.encode(), size)]
+        assert [i for piece in pieces for i in reference.encode_ordinary(piece)] == whole
 
 
 def test_whitespace_is_that_of_the_pattern(reference) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
-from ..cuts import find_cut, iter_chunks
+from ..cuts import find_cut, iter_chunks, iter_pieces
 from ..storage import InputFile, iter_record_blocks, open_input, read_block, sample_blocks
 from .decoding import BOM, decode
 
@@ -61,10 +61,17 @@ class PlainText:
         data = read_block(block)
         if block.start == 0:
             data = data.removeprefix(BOM)
-        text, changes = decode(data, self.options.errors, block.stop - len(data))
-        if "\r" in text:
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-        return Texts(list(iter_chunks(text)), len(data), 0, changes)
+        texts: list[str] = []
+        changes: list[Change] = []
+        byte = block.stop - len(data)
+        for piece in iter_pieces(data):
+            text, replaced = decode(piece, self.options.errors, byte)
+            if "\r" in text:
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            texts += iter_chunks(text)
+            changes += replaced
+            byte += len(piece)
+        return Texts(texts, len(data), 0, changes)
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""
