@@ -58,7 +58,7 @@ def encode_block(
     )
     n_eot = 0
     if is_plain:
-        n_eot = sum(text.count("<|endoftext|>") for text in texts.texts)
+        n_eot = sum(text.count("<|endoftext|>") for text in texts.texts if "|" in text)  # one character is found faster
         ends = ends[:0]
         if block.joins:
             ids = np.concatenate([np.array([EOT_ID], TOKEN_DTYPE), ids])
