@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -239,6 +240,25 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
         source = SeparatedText(0, input, ReadOptions(separator=separator.encode()), block_bytes)
         found = [text for block in source.iter_blocks() for text in block.read().texts]
         assert found == [one.decode() for one in path.read_bytes().split(separator.encode()) if one]
+
+
+@pytest.mark.parametrize("separator", [b"a", b"ab", b"aa", b"aba", b"aaa"])
+def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, monkeypatch) -> None:
+    """For only from the beginning of such a row can be told which of them separate. All short texts, all places."""
+    from fineweb_stream.blocks import Input
+    from fineweb_stream.sources import text
+    from fineweb_stream.storage import InputFile
+
+    monkeypatch.setattr(text, "_SCAN_BYTES", 3)
+    n = len(separator)
+    for letters in itertools.product(b"ab", repeat=9):
+        data = bytes(letters)
+        starts = [i for i in range(len(data)) if data.startswith(separator, i)]
+        ends = [i + n for before, i in itertools.pairwise([-n, *starts]) if i - before >= n]
+        file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data), 0)
+        for target in range(len(data)):
+            expected = next((end for end in ends if end >= target), len(data))
+            assert text._find_separator_end(file, separator, target) == expected, (data, target)
 
 
 def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:

@@ -6,7 +6,9 @@ Documents between separators keep every byte.
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -189,13 +191,24 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
     last_start = -n
     while True:
         window = file.read_at(position, _SCAN_BYTES + n - 1)
-        at = window.find(separator)
-        while at >= 0:
-            start = position + at
+        for row in _row(separator).finditer(window):
+            start = position + row.start()
             if start - last_start >= n and start + n >= target:
                 return start + n
-            last_start = start
-            at = window.find(separator, at + 1)
+            last_start = position + row.end() - n
         if len(window) < _SCAN_BYTES + n - 1:
             return file.end()
         position += _SCAN_BYTES
+
+
+@functools.lru_cache(maxsize=4)
+def _row(separator: bytes) -> re.Pattern[bytes]:
+    """Match a separator and all that overlap in a row from there on: millions of newlines are one match.
+
+    >>> _row(b"\\n\\n").match(b"\\n\\n\\n\\n\\nx").end()
+    5
+    """
+    n = len(separator)
+    shifts = (shift for shift in range(1, n) if separator.startswith(separator[shift:]))
+    further = b"|".join(re.escape(separator[n - shift :]) for shift in shifts)
+    return re.compile(re.escape(separator) + (b"(?:" + further + b")*" if further else b""))
