@@ -231,7 +231,7 @@ def test_line_ends_and_byte_order_mark(reference, tmp_path) -> None:
 def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
     """Documents are what `bytes.split` makes, wherever blocks end, overlapping separators included."""
     from fineweb_stream.blocks import Input, ReadOptions
-    from fineweb_stream.sources.text import SeparatedText
+    from fineweb_stream.sources.separated import SeparatedText
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "c.txt")
@@ -246,10 +246,10 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
 def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, monkeypatch) -> None:
     """For only from the beginning of such a row can be told which of them separate. All short texts, all places."""
     from fineweb_stream.blocks import Input
-    from fineweb_stream.sources import text
+    from fineweb_stream.sources import separated
     from fineweb_stream.storage import InputFile
 
-    monkeypatch.setattr(text, "_SCAN_BYTES", 3)
+    monkeypatch.setattr(separated, "_SCAN_BYTES", 3)
     n = len(separator)
     for letters in itertools.product(b"ab", repeat=9):
         data = bytes(letters)
@@ -258,7 +258,7 @@ def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, 
         file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data), 0)
         for target in range(len(data)):
             expected = next((end for end in ends if end >= target), len(data))
-            assert text._find_separator_end(file, separator, target) == expected, (data, target)
+            assert separated._find_separator_end(file, separator, target) == expected, (data, target)
 
 
 def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:

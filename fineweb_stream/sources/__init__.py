@@ -11,7 +11,8 @@ from ..settings import Settings
 from .demo import Demo
 from .jsonl import JsonLines
 from .parquet import Parquet, check_parquet
-from .text import PlainText, SeparatedText
+from .separated import SeparatedText
+from .text import PlainText
 
 
 def make_sources(inputs: Sequence[Input], settings: Settings, max_document_bytes: int | None = None) -> list[Source]:
