@@ -139,7 +139,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="M",
         help="budget of the process tree, as 4GB or 50%% (default: half of the available)",
     )
-    add("--cluster", metavar="ADDRESS", default=os.environ.get("DASK_SCHEDULER_ADDRESS"), help="a Dask scheduler")
+    add(
+        "--cluster",
+        metavar="ADDRESS",
+        default=os.environ.get("DASK_SCHEDULER_ADDRESS") or None,
+        help="a Dask scheduler",
+    )
     add("--seed", type=int, default=0, metavar="N", help="which documents are the validation split (default: 0)")
     add("--overwrite", action="store_true", help="replace what another run has left")
     add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")

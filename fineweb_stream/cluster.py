@@ -184,8 +184,14 @@ def connect(
     """
     try:
         import distributed
+        from distributed.comm.addressing import resolve_address
     except ImportError:
         raise InputError("a cluster needs Dask, which is not installed", 'pip install "distributed"') from None
+    try:
+        with contextlib.suppress(OSError):  # a host that is not known yet may be in a moment
+            resolve_address(address)
+    except ValueError as error:  # from here: a client that could not be made would speak up at the program's end
+        raise InputError(f"{address!r} is no scheduler's address: {error}", "as in --cluster tcp://host:8786") from None
     logger = logging.getLogger("distributed")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # what it warns of, we say
@@ -193,7 +199,7 @@ def connect(
         # Results come straight from the workers: through the scheduler they would cross the network twice.
         make: Any = distributed.Client
         client = make(address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True)
-    except (OSError, ValueError) as error:  # ValueError: not an address
+    except OSError as error:
         raise InputError(
             f"no scheduler answers at {address}: {error}", "start one (dask scheduler) and give the address it prints"
         ) from None

@@ -407,7 +407,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
 def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path) -> None:
     """Each is said with the address, within ten seconds or the time given; Dask missing, with the command."""
     needs = Needs("", (), "", 0)
-    for address in ("tcp://127.0.0.1:9", "nonsense://x:1"):
+    for address in ("tcp://127.0.0.1:9", "nonesuch.invalid:8786"):
         with pytest.raises(InputError, match=f"no scheduler answers at {address}"), connect(address, needs):
             pass
     address, said = dask.start_scheduler(), []
@@ -416,6 +416,19 @@ def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path) -> None:
     assert said == [f"{address}: no worker yet; waiting up to 1 s for one (dask worker {address})"]
     with mock.patch.dict(sys.modules, {"distributed": None}), pytest.raises(InputError, match="pip install"):
         connect(address, needs).__enter__()
+
+
+@pytest.mark.parametrize("address", ["", "host", "tcp://", "http://127.0.0.1:8786", "tcp://127.0.0.1:x"])
+def test_no_address(address: str, tmp_path: Path) -> None:
+    """Two lines at once, and nothing of Dask's own at the end."""
+    path = tmp_path / "c.txt"
+    path.write_text("some words. " * 100)
+    command = [sys.executable, "-m", "fineweb_stream", str(path), "--out", str(tmp_path), "--cluster", address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    first, hint = done.stderr.splitlines()
+    assert first.startswith(f"prepare: {address!r} is no scheduler's address: ")
+    assert hint == "  as in --cluster tcp://host:8786"
 
 
 # Three hosts: network namespaces on one bridge, whose links are slow and lose packets.
