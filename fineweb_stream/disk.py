@@ -36,11 +36,13 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         yield
     except OSError as error:
         needed = f" (this write needs {n_bytes:,} bytes)" if n_bytes else ""
-        full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None))
-        raise DiskError(
-            f"{path}: {error.strerror}{needed}",
-            "make room there" if full else "make sure that the folder can be written to",
-        ) from error
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
+            hint = "make room there"
+        elif error.errno == errno.ENOENT:
+            hint = f"make the folder first: {path.parent}"
+        else:
+            hint = "make sure that the folder can be written to"
+        raise DiskError(f"{path}: {error.strerror}{needed}", hint) from error
 
 
 def free_bytes(folder: Path) -> int:

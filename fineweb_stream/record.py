@@ -108,10 +108,11 @@ class Record:
     def differences(self, settings: dict[str, Any], inputs: list[Input]) -> list[str]:
         """Say what of a new command is not as in this record, one sentence each."""
         inputs = portable(inputs)
+        changed = [name for name, value in settings.items() if self.settings.get(name) != value]
+        if "layout" in changed and "keep_shards" in changed:
+            changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
         found = [
-            f"--{name.replace('_', '-')} was {self.settings.get(name)!r} and is {value!r}"
-            for name, value in settings.items()
-            if self.settings.get(name) != value
+            f"--{name.replace('_', '-')} was {self.settings.get(name)!r} and is {settings[name]!r}" for name in changed
         ]
         before = {input.path: input for input in self.inputs}
         now = {input.path: input for input in inputs}

@@ -245,6 +245,8 @@ def test_plot_option(tmp_path: Path) -> None:
     assert "nothing to draw" in run_module("inspect", path, "--plot", tmp_path / "a.png").stderr
     (tmp_path / "prepare.json").write_text(json.dumps(RUN))
     assert run_module("inspect", path, "--plot", tmp_path / "a.png").returncode == 0
+    said = run_module("inspect", path, "--plot", tmp_path / "b/a.png").stderr
+    assert f"make the folder first: {tmp_path / 'b'}\n" in said
     assert picture_size(tmp_path / "a.png") == (1800, 570)
 
 

@@ -179,8 +179,9 @@ def test_another_layout(before: str, now: str, is_done: bool, corpus_path: Path,
     assert prepare_some(corpus_path, out, -1 if is_done else 12, layout=before, **OPTIONS) == is_done
     there = files(out)
     assert len(there) > 1
-    with pytest.raises(InputError, match=f"--layout was '{before}' and is '{now}'"):
+    with pytest.raises(InputError, match=f"--layout was '{before}' and is '{now}'") as refused:
         prepare(corpus_path, out, layout=now, quiet=True, **OPTIONS)
+    assert "--keep-shards" not in str(refused.value)
     (out / "prepare.json").unlink()
     with pytest.raises(InputError, match="is already there"):
         prepare(corpus_path, out, layout=now, quiet=True, **OPTIONS)
