@@ -18,6 +18,7 @@ from .addresses import kept
 from .blocks import Input
 from .errors import PrepareError
 from .layouts import LAYOUTS, NANOGPT, Layout
+from .standard_input import STDIN
 
 RECORD_NAME = "prepare.json"
 FORMAT = 1
@@ -32,9 +33,9 @@ class State:
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
     rows or documents of that input came before. `skip_train` and `skip_val` ids from there on are written already, and
-    `skip_changes` changes said (the run was told to stop after so many tokens). Shards before `len(shard_sha256)` are
-    complete. Each SHA-256 here and in `outputs` is that of the ids alone; without a header, as nanoGPT's files are,
-    that is the file's.
+    `skip_changes` changes said, and `skip_text_bytes` and `skip_input_bytes` counted (the run was told to stop after so
+    many tokens). Shards before `len(shard_sha256)` are complete. Each SHA-256 here and in `outputs` is that of the ids
+    alone; without a header, as nanoGPT's files are, that is the file's.
     """
 
     status: str = ENCODING
@@ -50,6 +51,8 @@ class State:
     skip_train_documents: int = 0
     skip_val_documents: int = 0
     skip_changes: int = 0
+    skip_text_bytes: int = 0
+    skip_input_bytes: int = 0
     is_exhausted: bool = False
     has_text: bool = False
     n_eot_in_text: int = 0
@@ -119,7 +122,9 @@ class Record:
         found += [f"the input {path} was not there" for path in now if path not in before]
         found += [f"the input {path} was there and is not named now" for path in before if path not in now]
         for path in now:
-            if path in before and now[path] != before[path]:
+            if path in before and now[path] != before[path] and path == STDIN:
+                found.append("standard input begins with something else")
+            elif path in before and now[path] != before[path]:
                 found.append(f"the input {path} changed: {_describe(before[path])}, now {_describe(now[path])}")
         if not found and [input.path for input in self.inputs] != [input.path for input in inputs]:
             found.append("the inputs were named in another order")

@@ -181,6 +181,7 @@ class Run:
             state.skip_train_documents += n_documents
             state.skip_val_documents = split.val_documents
             state.skip_changes = len(encoded.changes)
+            self._count_bytes(block, encoded, state.skip_train / len(split.train))
             self._is_whole = self._is_full = True
             return has_completed_shard
         state.train_documents += split.train_documents - state.skip_train_documents
@@ -188,11 +189,18 @@ class Run:
         state.skip_changes = 0
         state.offset = block.stop
         state.n_records += encoded.n_records
-        state.text_bytes += encoded.n_bytes
-        state.input_bytes += block.n_input_bytes
+        self._count_bytes(block, encoded, 1)
         state.n_eot_in_text += encoded.n_eot_in_text
         self._is_whole = True
         return has_completed_shard
+
+    def _count_bytes(self, block: Block, encoded: Encoded, share: float) -> None:
+        """Count a block's bytes up to `share` of it; what was counted of it before is not counted twice."""
+        state = self._state
+        n_text, n_input = int(encoded.n_bytes * share), int(block.n_input_bytes * share)
+        state.text_bytes += n_text - state.skip_text_bytes
+        state.input_bytes += n_input - state.skip_input_bytes
+        state.skip_text_bytes, state.skip_input_bytes = (n_text, n_input) if share < 1 else (0, 0)
 
     def _split(self, block: Block, encoded: Encoded) -> Split:
         settings, state = self._settings, self._state

@@ -72,6 +72,21 @@ def test_a_smaller_limit_takes_nothing_away(tmp_path, is_finished: bool) -> None
     assert read_ids(out / "train.bin") == whole[:1000]
 
 
+def test_bytes_of_a_block_that_was_cut_are_counted(tmp_path) -> None:
+    """A run that ends inside a block has read that share of it; one that goes on counts the rest, and nothing twice."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    direct = prepare(path, tmp_path / "direct", quiet=True)
+    whole = read_record(tmp_path / "direct").state
+    for n in (1000, 1001, direct.train_tokens // 2):  # one block holds them all
+        prepare(path, tmp_path / "out", max_tokens=n, quiet=True)
+        state = read_record(tmp_path / "out").state
+        for part, all_of_it in ((state.text_bytes, whole.text_bytes), (state.input_bytes, whole.input_bytes)):
+            assert part == pytest.approx(all_of_it * n / direct.train_tokens, abs=1)
+    prepare(path, tmp_path / "out", quiet=True)
+    state = read_record(tmp_path / "out").state
+    assert (state.text_bytes, state.input_bytes) == (whole.text_bytes, whole.input_bytes)
+
+
 def test_exit_is_clean(run_program, tmp_path) -> None:
     """The program leaves with status 0, each time."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS * 30)
