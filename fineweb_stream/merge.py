@@ -42,7 +42,7 @@ def merge(
     if layout.is_merged:
         sha256 = _join(folder, state, sizes, settings.keep_shards, commit, check)
         n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256}
-    else:
+    if settings.keep_shards:
         for number, sha256 in enumerate(state.shard_sha256):
             name = layout.shard_name(number)
             n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256}

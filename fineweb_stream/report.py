@@ -8,9 +8,10 @@ from typing import Any
 
 from . import __version__
 from .blocks import Source
+from .changes import CHANGES_NAME
 from .errors import InputError
 from .guard import MemoryGuard
-from .record import DONE, ENCODING, Record, State
+from .record import DONE, ENCODING, MERGING, Record, State
 from .shards import TRAIN_NAME
 from .units import counted, format_size
 from .vocab import EOT_ID
@@ -42,11 +43,12 @@ def found(record: Record) -> list[str]:
     inputs, state = record.inputs, record.state
     names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
     total = sum(input.size for input in inputs)
-    lines = [f"input: {names}: {format_size(total)} of {', '.join(sorted({i.format for i in inputs}))}"]
+    size = f"{format_size(total)} of " if total else ""
+    lines = [f"input: {names}: {size}{', '.join(sorted({i.format for i in inputs}))}"]
     n_tokens = state.n_tokens
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
-        phase = "" if state.status == ENCODING else f", {state.status}"
+        phase = f", {MERGING}" if state.status == MERGING else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
     return lines
 
@@ -88,16 +90,20 @@ def check_worth(state: State, sources: Sequence[Source]) -> None:
 def outputs(folder: Path, record: Record) -> str:
     """Say where the files are and what is in them."""
     state, layout = record.state, record.layout
-    train, last = TRAIN_NAME, len(state.shard_sha256) - 1
-    if not layout.is_merged:
-        train = layout.shard_name(0) + (f" to {layout.shard_name(last)}" if last else "")
+    last = len(state.shard_sha256) - 1
+    shards = layout.shard_name(0) + (f" to {layout.shard_name(last)}" if last else "")
     lines = []
     for name, tokens, documents in (
-        (train, state.train_tokens, state.train_documents),
+        (TRAIN_NAME if layout.is_merged else shards, state.train_tokens, state.train_documents),
         (layout.val_name, state.val_tokens, state.val_documents),
     ):
         of = f" of {counted(documents, 'document')}" if state.n_documents else ""
         lines.append(f"{folder / name}: {counted(tokens, 'token')}{of}")
+    if layout.is_merged and record.settings["keep_shards"]:
+        lines.append(f"{folder / shards}: the tokens of {TRAIN_NAME} once more")
+    if state.n_changes:
+        n_changes = ", ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items())
+        lines.append(f"{folder / CHANGES_NAME}: {n_changes}")
     return "\n".join(lines)
 
 
@@ -107,8 +113,6 @@ def result(folder: Path, record: Record) -> list[str]:
     assert state.status == DONE
     engine, rate = record.about.get("engine", "tiktoken"), state.text_bytes / 1e6 / max(state.seconds, 1e-9)
     lines = [f"{state.text_bytes / 1e6:,.1f} MB of text in {state.seconds:,.1f} s ({rate:,.1f} MB/s) with {engine}"]
-    if state.n_changes:
-        lines.append("; ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items()))
     if state.n_eot_in_text:
         lines.append(
             f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
@@ -119,7 +123,7 @@ def result(folder: Path, record: Record) -> list[str]:
         advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
         lines.append(
             f"warning: {record.layout.val_name} has {counted(state.val_tokens, 'token')};"
-            f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do"
+            f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do (with --overwrite)"
         )
     lines.append(outputs(folder, record))
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)

@@ -11,6 +11,7 @@ from . import disk
 from .errors import InputError
 from .ids import TOKEN_DTYPE
 from .record import DONE, RECORD_NAME, read_record
+from .shards import TRAIN_NAME
 from .vocab import EOT_ID
 
 
@@ -26,6 +27,7 @@ def verify(folder: Path) -> list[str]:
     if record.state.status != DONE:
         raise InputError(f"{folder / RECORD_NAME}: the run is not finished", "the command that began it continues it")
     layout, lines, n_eot = record.layout, [], 0
+    parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(record.state.outputs)  # shards beside are copies
     for name, expected in sorted(record.state.outputs.items()):
         path = folder / name
         if not path.exists() or path.stat().st_size != expected["bytes"]:
@@ -38,7 +40,7 @@ def verify(folder: Path) -> list[str]:
             ids = np.frombuffer(data, TOKEN_DTYPE)
             digest.update(data)
             largest = max(largest, int(ids.max()))
-            n_eot += int(np.count_nonzero(ids == EOT_ID))
+            n_eot += int(np.count_nonzero(ids == EOT_ID)) if name in parts else 0
         if largest > EOT_ID:
             raise InputError(f"{path}: holds id {largest}, more than GPT-2's {EOT_ID}", again)
         if digest.hexdigest() != expected["sha256"]:

@@ -254,6 +254,28 @@ def test_verify_checks_every_file(damage: str, number: int, layout: str, corpus_
     assert str(caught.value).startswith(f"{paths[number]}: ")
 
 
+@pytest.mark.parametrize("damage", ["an id", "shorter", "gone"])
+def test_shards_that_were_kept_are_outputs(damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
+    """They are said and verified as all others, and a run that lacks one is not done."""
+    out = tmp_path / "out"
+    prepare(corpus_path, out, keep_shards=True, **OPTIONS)
+    shards = sorted(out.glob("train_shard_*"))
+    assert f"{shards[0]} to {shards[-1].name}: the tokens of train.bin once more" in capsys.readouterr().out
+    lines = verify(out)
+    assert [line.partition(":")[0] for line in lines[:-1]] == [
+        str(out / "train.bin"),
+        *map(str, shards),
+        str(out / "val.bin"),
+    ]
+    DAMAGES[damage][0](shards[-1])
+    with pytest.raises(InputError, match=DAMAGES[damage][1]) as caught:
+        verify(out)
+    assert str(caught.value).startswith(f"{shards[-1]}: ")
+    if damage != "an id":  # only a hash tells that
+        with pytest.raises(InputError, match="missing or not"):
+            prepare(corpus_path, out, keep_shards=True, quiet=True, **OPTIONS)
+
+
 def test_val_that_is_gone_is_named(corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A validation split that somebody deleted before its final name was given: no run says that it is done."""
     for layout in LAYOUTS.values():
