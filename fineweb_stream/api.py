@@ -107,19 +107,21 @@ def prepare(
         files = [demo_input()]
     else:
         files = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
+    if settings.separator and not any(file.format == "text" for file in files):
+        say("note: --separator is for text files, and no input is one")
     guard = MemoryGuard(memory)
     has_parquet = any(file.format == "parquet" for file in files)
     plan = plan_memory(guard, engine, count_workers(workers), has_parquet)
     with _engine_loading(plan.engine):
         sources = make_sources(files, settings, plan.max_document_bytes)
         if dry_run:
-            record = open_record(folder, settings, files, names, overwrite, dry_run)
+            record = open_record(folder, settings, files, names, overwrite=overwrite, dry_run=True, say=say)
             found = _say_plan(record, settings, sources, plan, folder, say)
             return Result(folder, *(found.splits(settings) if found else (0, 0)), 0, 0, 0.0)
         with disk.disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with Signals() as signals, locked(folder, say):
-            record = open_record(folder, settings, files, names, overwrite, dry_run)
+            record = open_record(folder, settings, files, names, overwrite=overwrite)
             reopen(folder, record, settings)
             if record.state.status == DONE:
                 say(f"already done; nothing to do\n{report.outputs(folder, record)}")

@@ -61,8 +61,10 @@ def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bo
         f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name});"
         f" {fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
     )
-    if fitting < n_workers or candidate != candidates[0]:
-        line += f" ({n_workers} asked for: the budget is good for no more)"
+    if candidate != candidates[0]:
+        line += f" (no room for {candidates[0]}, which is several times as fast: give it more with --memory)"
+    elif fitting < n_workers:
+        line += f" (of {n_workers}: the budget has room for no more)"
     if engine == "auto" and candidates == ["tiktoken"]:
         line += " (pip install fastokens: it is several times as fast)"
     return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, line)

@@ -163,7 +163,7 @@ def _size(text: str) -> int:
 
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"not a number of threads: {text!r}")
+        raise argparse.ArgumentTypeError(f"not a number of threads, 1 or more: {text!r}")
     return int(text)
 
 

@@ -38,7 +38,7 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         needed = f" (this write needs {n_bytes:,} bytes)" if n_bytes else ""
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
             hint = "make room there"
-        elif error.errno == errno.ENOENT:
+        elif error.errno == errno.ENOENT and not path.parent.exists():
             hint = f"make the folder first: {path.parent}"
         else:
             hint = "make sure that the folder can be written to"

@@ -85,7 +85,7 @@ class Summary:
 
     def render(self) -> list[str]:
         """Say it in lines for a terminal; control characters in the text are written as escapes."""
-        lines = [f"{self.name}: {counted(self.n_tokens, 'token')} ({self.n_tokens * ID_BYTES:,} bytes)"]
+        lines = [f"{self.name}: {counted(self.n_tokens, 'token')}"]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
         rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
         lines += [*self._render_lengths(), "most frequent ids:", *filter(None, rows)]

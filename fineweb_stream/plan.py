@@ -96,7 +96,7 @@ def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
 def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int) -> list[str]:
     """Say what will be made, the disk it takes and how long."""
     if found is None:
-        return ["tokens: not known before the end (a stream, or very long documents)"]
+        return ["tokens: not known before the end (compressed files, a pipe, or very long documents)"]
     layout = LAYOUTS[settings.layout]
     train, val = found.splits(settings)
     needed, free = disk_needed(found, settings, state), disk.free_bytes(out)

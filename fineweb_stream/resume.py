@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import disk
@@ -18,18 +18,30 @@ from .settings import Settings
 from .shards import TRAIN_NAME, shard_path
 from .storage import is_url
 
+MAX_DIFFERENCES = 5
+"""How many of what is not as it was are said."""
+
 
 def open_record(
-    folder: Path, settings: Settings, inputs: list[Input], names: list[str], overwrite: bool, dry_run: bool
+    folder: Path,
+    settings: Settings,
+    inputs: list[Input],
+    names: list[str],
+    *,
+    overwrite: bool,
+    dry_run: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
     With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
-    continued all the same. A finished demo makes way for anything; with `dry_run` nothing is in the way, or deleted.
+    continued all the same. A finished demo makes way for anything. With `dry_run` nothing is deleted, and `say` gets
+    what is in the way.
 
     Raises `InputError` for outputs of another run or of unknown origin, or of more than `max_tokens`; `PrepareError`
     for a damaged record.
     """
+    refusal: InputError | None = None
     try:
         record = read_record(folder)
     except PrepareError:
@@ -43,20 +55,26 @@ def open_record(
         if not (differences or has_more or (overwrite and is_done)):
             _check_outputs(folder, record)
             return record
-        is_demo = is_done and all(input.format == "demo" for input in record.inputs)
-        if not (overwrite or dry_run or is_demo):
-            if differences:
-                raise _refusal(folder, record, differences)
-            raise InputError(
+        if is_done and all(input.format == "demo" for input in record.inputs):
+            refusal = None
+        elif differences:
+            refusal = _refusal(folder, record, differences)
+        else:
+            refusal = InputError(
                 f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
                 "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
             )
-    elif not (overwrite or dry_run) and (found := next(_outputs(folder), None)):
-        raise InputError(
+    elif found := next(_outputs(folder), None):
+        refusal = InputError(
             f"{found} is already there, and no {RECORD_NAME} says what it was made of",
             "it is left alone: choose another folder with --out, or replace it with --overwrite",
         )
-    if not dry_run:
+    if dry_run:
+        if refusal and not overwrite:
+            say(f"note: {refusal}")
+    elif refusal and not overwrite:
+        raise refusal
+    else:
         clear(folder)
     return Record(folder / RECORD_NAME, settings.fixed(), portable(inputs), State(), [kept(name) for name in names])
 
@@ -128,7 +146,10 @@ def _check_outputs(folder: Path, record: Record) -> None:
 
 def _refusal(folder: Path, record: Record, differences: list[str]) -> InputError:
     what = "a finished result" if record.state.status == DONE else "an interrupted run"
+    said = "; ".join(differences[:MAX_DIFFERENCES])
+    if len(differences) > MAX_DIFFERENCES:
+        said += f"; and {len(differences) - MAX_DIFFERENCES:,} more"
     return InputError(
-        f"{folder / RECORD_NAME}: {what} of other inputs or settings is already there: {'; '.join(differences)}",
+        f"{folder / RECORD_NAME}: {what} of other inputs or settings is already there: {said}",
         "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
     )

@@ -164,7 +164,8 @@ def _find_shards(folder: Path) -> list[Path]:
     else:
         raise InputError(
             f"{folder}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
-            f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {folder}",
+            "a run that is not finished is continued by its own command; else name the folder that prepare.py filled,"
+            f" or fill it: python prepare.py INPUT --out {folder}",
         )
     missing = min(set(range(len(numbers) + 1)) - numbers)
     if missing < len(numbers):

@@ -176,8 +176,24 @@ def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
     done = run_program("c.txt", "--out", "out")
     assert "warning: val.bin has" in done.stdout
     ratio = done.stdout.split("--val-ratio ")[1].split()[0]
-    again = run_program("c.txt", "--out", "out2", "--val-ratio", ratio)
-    assert "warning" not in again.stdout
+    assert "would do (with --overwrite)" in done.stdout
+    again = run_program("c.txt", "--out", "out", "--val-ratio", ratio, "--overwrite")
+    assert again.returncode == 0 and "warning" not in again.stdout
+
+
+def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
+    """A separator for jsonl; skipped records of a run that is done already; other text on standard input."""
+    (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]) + b"{\n")
+    done = run_program("c.jsonl", "--separator", "x", "--skip-bad", "--out", "out")
+    assert "note: --separator is for text files, and no input is one" in done.stdout
+    listed = f"{Path('out', 'prepare.changes.jsonl')}: 1 skipped\n"
+    assert listed in done.stdout
+    again = run_program("c.jsonl", "--separator", "x", "--errors", "replace", "--out", "out")
+    assert again.returncode == 0 and "already done" in again.stdout and listed in again.stdout
+    for text, status in (("some words " * 99, 0), ("other words " * 99, 2)):
+        piped = run_program("-", "--out", "piped", input=text)
+        assert piped.returncode == status, piped.stderr
+    assert "standard input begins with something else" in piped.stderr
 
 
 def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:

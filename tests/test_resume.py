@@ -117,6 +117,34 @@ def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path, capsys) -
         assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
+def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
+    """A folder of many files that is not named any more: the first of them, and how many there are."""
+    paths = [write_jsonl(tmp_path / f"{i:02}.jsonl", DOCS[:9]) for i in range(20)]
+    prepare(paths, tmp_path / "out", quiet=True)
+    with pytest.raises(InputError, match=r"04.jsonl was there and is not named now; and 14 more\n"):
+        prepare(paths[-1], tmp_path / "out", quiet=True)
+
+
+def test_dry_run_says_what_is_in_the_way(tmp_path: Path, capsys) -> None:
+    """As a run would, and goes on to the estimate; it touches nothing."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS[:200])
+    out = tmp_path / "out"
+    prepare(path, out, quiet=True)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    for options, message in (
+        ({"seed": 3}, "--seed was 0 and is 3\n  it is left alone: choose another folder"),
+        ({"max_tokens": 9}, "tokens of train are there already, --max-tokens is 9\n"),
+    ):
+        prepare(path, out, dry_run=True, **options)
+        assert message in (said := capsys.readouterr().out) and said.startswith("note: ") and "tokens: about" in said
+        prepare(path, out, dry_run=True, overwrite=True, **options)
+        assert "note:" not in capsys.readouterr().out
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    (out / "prepare.json").unlink()
+    prepare(path, out, dry_run=True)
+    assert "note: " in (said := capsys.readouterr().out) and "no prepare.json says what it was made of" in said
+
+
 @pytest.mark.parametrize("kind", ["txt", *FORMATS])
 def test_thirty_resumes(kind: str, tmp_path: Path) -> None:
     """Stopped thirty times in a row, at other block sizes too: the bytes of one run, and every record counted once."""
