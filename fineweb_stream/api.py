@@ -111,7 +111,7 @@ def prepare(
         say("note: --separator is for text files, and no input is one")
     guard = MemoryGuard(memory)
     has_parquet = any(file.format == "parquet" for file in files)
-    plan = plan_memory(guard, engine, count_workers(workers), has_parquet)
+    plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local=cluster is None)
     with _engine_loading(plan.engine):
         sources = make_sources(files, settings, plan.max_document_bytes)
         if dry_run:
@@ -158,7 +158,7 @@ def _say_plan(
         say(line)
     say(plan.line)
     found = estimate(sources, plan.engine)
-    for line in plan_lines(found, settings, record.state, folder, plan.n_workers):
+    for line in plan_lines(found, settings, record.state, folder, plan.n_workers if plan.is_local else None):
         say(line)
     if found:
         check_plan(found, settings, record.state, folder)

@@ -30,11 +30,14 @@ class MemoryPlan(NamedTuple):
     window_bytes: int
     max_document_bytes: int
     cluster_window_bytes: int
+    is_local: bool
     line: str
 
 
-def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool) -> MemoryPlan:
-    """Choose engine and workers for the guard's budget.
+def plan_memory(
+    guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool, is_local: bool = True
+) -> MemoryPlan:
+    """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
 
     Raises `MemoryLimitError` when not even one worker fits.
     """
@@ -58,13 +61,16 @@ def plan_memory(guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bo
     window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
     limit = guard.limits[0]
     line = (
-        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name});"
-        f" {fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
+        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name}); "
     )
+    if is_local:
+        line += f"{fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
+    else:
+        line += f"{candidate} on the workers, whose memory is their own"
     if candidate != candidates[0]:
         line += f" (no room for {candidates[0]}, which is several times as fast: give it more with --memory)"
-    elif fitting < n_workers:
+    elif is_local and fitting < n_workers:
         line += f" (of {n_workers}: the budget has room for no more)"
     if engine == "auto" and candidates == ["tiktoken"]:
         line += " (pip install fastokens: it is several times as fast)"
-    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, line)
+    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, is_local, line)

@@ -93,20 +93,23 @@ def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     return max(once + twice - state.n_tokens * ID_BYTES, 0)
 
 
-def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int) -> list[str]:
-    """Say what will be made, the disk it takes and how long."""
+def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int | None) -> list[str]:
+    """Say what will be made, the disk it takes and, where the number of workers is known, how long."""
     if found is None:
         return ["tokens: not known before the end (compressed files, a pipe, or very long documents)"]
     layout = LAYOUTS[settings.layout]
     train, val = found.splits(settings)
     needed, free = disk_needed(found, settings, state), disk.free_bytes(out)
-    time = format_duration((train + val) * found.bytes_per_token / (found.bytes_per_second * n_workers))
+    time = ""
+    if n_workers:
+        seconds = (train + val) * found.bytes_per_token / (found.bytes_per_second * n_workers)
+        time = f"; time: about {format_duration(seconds)}"
     taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
     return [
         f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each{taken};"
         f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * 2)}, {layout.val_name}"
         f" {format_size(val * 2)}",
-        f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free; time: about {time}",
+        f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free{time}",
     ]
 
 

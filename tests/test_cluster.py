@@ -194,6 +194,14 @@ def test_same_bytes_as_one_machine(dask: Dask, address: str, tmp_path: Path, kin
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
+def test_the_plan_is_the_clients(address: str, tmp_path: Path, capsys) -> None:
+    """What this machine's threads would take, and how long, is not said: others do the work."""
+    prepare(write_corpus("jsonl", tmp_path), tmp_path / "out", cluster=address)
+    said = capsys.readouterr().out
+    assert re.search(r"^memory: budget .*; (fastokens|tiktoken) on the workers, whose memory is their own$", said, re.M)
+    assert re.search(r"^disk: .* free$", said, re.M)
+
+
 def test_relative_paths(dask: Dask, address: str, tmp_path: Path, monkeypatch) -> None:
     """Workers stand in another folder: a relative path is the client's."""
     corpus = write_corpus("txt", tmp_path)

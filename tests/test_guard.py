@@ -147,7 +147,9 @@ def test_plan_fits_the_budget(budget_mb: int, engine: str, asked: int, expected:
     pytest.importorskip("fastokens")
     plan = plan_memory(make_guard(budget_mb * MB), engine, asked, has_parquet=False)
     assert (plan.engine, plan.n_workers) == expected
-    assert ("asked for" in plan.line) == (expected[1] < asked or (expected[0] != "fastokens" and engine == "auto"))
+    is_slower = expected[0] != "fastokens" and engine == "auto"
+    assert ("no room for fastokens" in plan.line) == is_slower
+    assert (f"(of {asked}: the budget has room for no more)" in plan.line) == (expected[1] < asked and not is_slower)
 
 
 def test_plan_refuses_what_cannot_work() -> None:
