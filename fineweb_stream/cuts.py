@@ -5,8 +5,7 @@ is a place to cut. There are two kinds:
 
 * before a run of whitespace that follows another character. (After a newline is wrong: `"\\n\\n"` may be one piece.)
 * between a letter, a digit and a character of a third kind, except right after an apostrophe (`'s`, `'ll`). Only for
-text
-  without the first kind: base64, Chinese, Japanese.
+  text without the first kind: base64, Chinese, Japanese.
 
 Positions here are indices into a `str`; lone surrogates stand for bytes that are no UTF-8
 (`errors="surrogateescape"`) and are never cut next to, because what becomes of them is decided later.
@@ -23,6 +22,8 @@ WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f
 _SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
 _SPACE_AFTER_TEXT_IN_ASCII = re.compile(rb"(?<=[!-~])[ \n]")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
+# Runs of one kind, so that they are passed over at once: letters (Latin, Han, Hangul), digits, whitespace, a character.
+_SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[{WHITESPACE}]+|(.)\1*", re.DOTALL)
 
 CHUNK_CHARS = 64 << 10
 """How long a text may be (characters) before it is handed to an engine in several chunks."""
@@ -93,13 +94,14 @@ def iter_chunks(text: str, size: int = CHUNK_CHARS) -> Iterator[str]:
 
 def _find_class_change(text: str, start: int, end: int) -> int | None:
     previous = _kind(text[start - 1])
-    for i in range(start, end):
-        if text[i] == text[i - 1]:
-            continue
-        kind = _kind(text[i])
-        if kind != previous and kind and previous and text[i - 1] != "'":
-            return i
+    while start < end:
+        kind = _kind(text[start])
+        if kind != previous and kind and previous and text[start - 1] != "'":
+            return start
         previous = kind
+        run = _SAME_KIND.match(text, start, end)
+        assert run is not None
+        start = run.end()
     return None
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_stream.cuts import WHITESPACE, find_cut, iter_chunks, iter_pieces
+from fineweb_stream.cuts import _SAME_KIND, WHITESPACE, _kind, find_cut, iter_chunks, iter_pieces
 from fineweb_stream.encoder import HARD_TEXTS
 
 from .strategies import texts
@@ -77,6 +77,16 @@ def test_no_cut_in_one_class() -> None:
     """A run of a single class has no place to cut."""
     for run in ("a" * 9000, "7" * 9000, "-" * 9000, " " * 9000, "漢" * 9000):
         assert find_cut(run, 10) is None
+
+
+@pytest.mark.parametrize("first", ["a", "漢", "한", "7", " ", "-", "'", "\udcff"])
+def test_what_is_passed_over_is_of_one_kind(first: str) -> None:
+    """No character at all joins a run of another kind: nothing is passed over where a cut may be."""
+    kind = _kind(first)
+    for code in range(0x110000):
+        run = _SAME_KIND.match(first + chr(code))
+        assert run is not None
+        assert run.end() == 1 or _kind(chr(code)) == kind, hex(code)
 
 
 def test_no_cut_beside_bytes_that_are_no_utf8() -> None:
