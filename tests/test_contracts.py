@@ -326,6 +326,15 @@ def test_a_run_of_one_class_is_cut_and_reported(tmp_path, capsys) -> None:
     assert "c.txt, byte" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("n", [0, 1])
+def test_hard_cut_keeps_line_ends_whole(reference, tmp_path, n: int) -> None:
+    r"""In a run of `\r\n` that has no good place to cut no line end is cut in two, which would be two of them."""
+    (tmp_path / "c.txt").write_bytes(b"a" * n + b"\r\n" * 1_200_000 + b"end words here " * 50)
+    prepare(tmp_path / "c.txt", tmp_path, val_ratio=0.9, quiet=True)
+    text = reference.decode(both_splits(tmp_path))
+    assert text == (tmp_path / "c.txt").read_text()
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_iter_ids_is_the_whole_corpus(reference, tmp_path, kind: str) -> None:
     """iter_ids yields uint16 arrays whose ids, one after the other, are those of every document."""

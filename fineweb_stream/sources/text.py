@@ -102,7 +102,8 @@ def find_byte_cut(file: InputFile, target: int) -> tuple[int, bool]:
         if len(window) < target - begin + width:
             return file.end(), False
         if width >= MAX_RUN_BYTES:
-            return begin + len(window) - _n_bytes_of_partial_character(window), True
+            window = window[: len(window) - _n_bytes_of_partial_character(window)]
+            return begin + len(window) - window.endswith(b"\r"), True  # with the newline that may follow it is one
         width *= 16
 
 
