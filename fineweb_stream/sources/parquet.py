@@ -6,6 +6,7 @@ row group. Only the text column's bytes are read. (Position: the row in the file
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -14,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
-from ..errors import InputError, MemoryLimitError, RecordError
+from ..blocks import BLOCK_BYTES, Block, Input, ReadOptions, Texts
+from ..errors import InputError, MemoryLimitError
 from ..storage import SAMPLE_BYTES, is_url, open_file
 from ..units import format_size
+from .column import read_column
 from .pages import decoded_bytes, largest_page
 
 if TYPE_CHECKING:
@@ -77,13 +79,13 @@ class Parquet:
     def read(self, block: Block) -> Texts:
         """Read the block's rows, or take the ones that it carries."""
         if block.data is not None:
-            return _texts(block.data, self.options)
+            return read_column(block.data, self.options)
         metadata = _metadata(self.input)
         first_rows = _first_rows(self.input)
         groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
-        with open_file(self.input) as file:
+        with open_file(self.input) as file, _damage_named(self.input, block.start, block.stop):
             table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
-        return _texts(table.column(0), self.options)
+        return read_column(table.column(0), self.options)
 
     def sample(self, n: int) -> list[Block]:
         """Return the first rows of row groups spread over the file."""
@@ -122,8 +124,9 @@ class Parquet:
         info = metadata.row_group(group)
         chunk = info.column(_column_index(metadata, self))
         mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
-        with open_file(self.input) as file:
-            self._check_pages(file, chunk, first_row, first_row + info.num_rows)
+        stop = first_row + info.num_rows
+        with open_file(self.input) as file, _damage_named(self.input, start, stop):
+            self._check_pages(file, chunk, first_row, stop)
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
                 batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
                 row_groups=[group],
@@ -150,6 +153,20 @@ class Parquet:
                     held, n_bytes = [], 0
             if held:
                 yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+
+
+@contextlib.contextmanager
+def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
+    """Turn what Arrow says of rows that it cannot decode into an `InputError`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(
+            f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged ({str(error).splitlines()[0]})",
+            "fetch the file again",
+        ) from error
 
 
 def _iter_rows(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.Array]:
@@ -199,6 +216,8 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
 
     name, path = source.options.text_column, source.input.shown
     schema = metadata.schema.to_arrow_schema()
+    if schema.names.count(name) > 1:
+        raise InputError(f"{path}: {schema.names.count(name)} columns are called {name!r}", "--text-column NAME")
     if name not in schema.names:
         raise InputError(
             f"{path}: no column {name!r}; the columns are: {', '.join(schema.names)}", "--text-column NAME"
@@ -207,7 +226,7 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = pa.types.is_string(value) or pa.types.is_large_string(value)
     if not is_text and not (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(value)):
-        columns = [f.name for f in schema if "string" in str(f.type)]
+        columns = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         raise InputError(
             f"{path}: the column {name!r} is {kind}, not text",
             f"--text-column NAME; columns of text: {', '.join(columns) or 'none'}",
@@ -232,44 +251,3 @@ def _first_rows(input: Input) -> list[int]:
     metadata = _metadata(input)
     n_rows = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     return list(itertools.accumulate(n_rows, initial=0))[:-1]
-
-
-def _texts(column: pa.ChunkedArray, options: ReadOptions) -> Texts:
-    """Turn a column into a list of str; nulls and bytes that are no UTF-8 are named."""
-    n_records = len(column)
-    changes: list[Change] = []
-    try:
-        texts = column.to_pylist()
-    except UnicodeDecodeError:
-        texts = _decode_each(column, options, changes)
-    if column.null_count:
-        for i, text in enumerate(texts):
-            if text is None:
-                message = f"the column {options.text_column!r} is null, not text"
-                if not options.skip_bad:
-                    raise RecordError(i, None, message, "skip such rows with --skip-bad")
-                changes.append(Change(i, None, "skipped", message))
-        texts = [text for text in texts if text is not None]
-    return Texts(texts, column.nbytes, n_records, changes)
-
-
-def _decode_each(column: pa.ChunkedArray, options: ReadOptions, changes: list[Change]) -> list[str | None]:
-    """Decode row by row as `options.errors` says."""
-    import pyarrow as pa
-
-    texts: list[str | None] = []
-    for i, data in enumerate(column.cast(pa.large_binary()).to_pylist()):
-        if data is None:
-            texts.append(None)
-        elif options.errors == "strict":
-            try:
-                texts.append(data.decode())
-            except UnicodeDecodeError as error:
-                raise RecordError(
-                    i, None, f"not UTF-8 (0x{data[error.start]:02x})", "--errors replace or --errors ignore"
-                ) from None
-        else:
-            texts.append(data.decode("utf-8", options.errors))
-            if texts[-1] != data.decode("utf-8", "surrogateescape"):
-                changes.append(Change(i, None, "replaced" if options.errors == "replace" else "left out", "not UTF-8"))
-    return texts
