@@ -47,9 +47,10 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
 
 def free_bytes(folder: Path) -> int:
     """Return how many bytes a user may still write in a folder, or where it will be made."""
-    while not folder.exists():
-        folder = folder.absolute().parent
-    return shutil.disk_usage(folder).free
+    with disk_errors(folder):
+        while not folder.exists():
+            folder = folder.absolute().parent
+        return shutil.disk_usage(folder).free
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import codecs
 import glob
 import hashlib
 import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from .blocks import Input
-from .compressed import SUFFIXES, CompressedFile
+from .compressed import CompressedFile
 from .errors import InputError
+from .formats import FORMAT_OF_SUFFIX, find_format, is_usable, suffixes
 from .standard_input import STDIN, stdin_head
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
-
-_FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-
-_FOREIGN = {
-    b"\x1f\x8b": ("gzip data", "gunzip -k"),
-    b"\x28\xb5\x2f\xfd": ("zstd data", "unzstd"),
-    b"\xfd7zXZ\x00": ("xz data", "unxz -k"),
-    b"BZh": ("bzip2 data", "bunzip2 -k"),
-    b"PK\x03\x04": ("a zip archive", "unzip"),
-    b"%PDF-": ("a PDF", "pdftotext"),
-    b"\x7fELF": ("a program", ""),
-    b"\x89PNG": ("a picture", ""),
-}
-"""First bytes that no text begins with: what that is, and the command that makes text of it."""
 
 
 def as_names(inputs: str | Path | Sequence[str | Path]) -> list[str]:
@@ -50,13 +35,11 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
     inputs: list[Input] = []
     for name in names:
         if name == STDIN:
-            inputs.append(_stdin())
+            inputs.append(_stdin(format))
         elif _may_be_remote(name):
-            inputs += _find_remote(name)
+            inputs += _find_remote(name, format)
         else:
-            inputs += [_describe(path, is_named) for path, is_named in _expand(name)]
-    if format is not None:
-        inputs = [replace(input, format=format) for input in inputs]
+            inputs += [_describe(path, is_named, format) for path, is_named in _expand(name)]
     if not inputs:
         raise InputError("no input named", "name files, folders or globs, or - for standard input")
     if names.count(STDIN) > 1:
@@ -68,8 +51,8 @@ def default_names(folder: Path) -> list[str]:
     """Return what to read when nothing was named: a corpus beside the script, else FineWeb-Edu's sample on the Hub."""
     if (folder / "train_fineweb.txt").is_file():
         return [str(folder / "train_fineweb.txt")]
-    for suffixes in ((".parquet",), (".jsonl", ".ndjson")):
-        found = sorted((p for p in folder.iterdir() if p.suffix in suffixes and p.is_file()), key=_natural_key)
+    for endings in ((".parquet",), (".jsonl", ".ndjson")):
+        found = sorted((p for p in folder.iterdir() if p.suffix in endings and p.is_file()), key=_natural_key)
         if found:
             return [str(path) for path in found]
     return [DEFAULT_CORPUS]
@@ -84,7 +67,7 @@ def _may_be_remote(name: str) -> bool:
     return is_remote(name)
 
 
-def _find_remote(name: str) -> list[Input]:
+def _find_remote(name: str, asked: str | None) -> list[Input]:
     """Describe the files behind a URL or a short name."""
     from .listing import list_remote
     from .remote import read_remote
@@ -92,10 +75,10 @@ def _find_remote(name: str) -> list[Input]:
     inputs = []
     for file in sorted(list_remote(name), key=lambda file: _natural_key(Path(file.url))):
         path = Path(urlsplit(file.url).path)
-        compression, suffix = _suffixes(path)
-        format = _FORMAT_OF_SUFFIX.get(suffix)
+        compression, suffix = suffixes(path)
+        format = asked or FORMAT_OF_SUFFIX.get(suffix)
         if format is None:
-            format = _find_format(path, suffix, read_remote(file.url, file.version, file.size, 0, min(4096, file.size)))
+            format = find_format(path, read_remote(file.url, file.version, file.size, 0, min(4096, file.size)))
         inputs.append(Input(file.url, format, file.size, file.version, bool(compression), compression))
     return inputs
 
@@ -103,40 +86,44 @@ def _find_remote(name: str) -> list[Input]:
 def _expand(name: str) -> Iterator[tuple[Path, bool]]:
     """Yield the files of one argument, and whether the user named the very file."""
     path = Path(name)
-    if path.is_dir():
-        found = [
-            Path(folder) / file
-            for folder, subfolders, files in os.walk(path)
-            if not subfolders.sort()
-            for file in files
-            if _is_usable(file)
-        ]
-        if not found:
-            raise InputError(
-                f"{name}: no usable file in this folder",
-                f"usable are {', '.join(_FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
-            )
-        yield from ((file, False) for file in sorted(found, key=_natural_key))
-    elif path.exists() or not glob.has_magic(name):
-        yield path, True
-    else:
-        matches = sorted((Path(m) for m in glob.glob(name, recursive=True) if os.path.isfile(m)), key=_natural_key)
-        if not matches:
-            raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
-        yield from ((match, True) for match in matches)
+    try:
+        if path.is_dir():
+            yield from ((file, False) for file in _walk(path))
+        elif path.exists() or not glob.has_magic(name):
+            yield path, True
+        else:
+            matches = sorted((Path(m) for m in glob.glob(name, recursive=True) if os.path.isfile(m)), key=_natural_key)
+            if not matches:
+                raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
+            yield from ((match, True) for match in matches)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or name}: {error.strerror}", "check the path, and the permissions of its folders"
+        ) from None
 
 
-def _is_usable(file: str) -> bool:
-    """Tell by its name whether a file found in a folder is a corpus."""
-    compression, suffix = _suffixes(Path(file))
-    known = _FORMAT_OF_SUFFIX.get(suffix)
-    return bool(known) and not (compression and known == "parquet") and not file.startswith(".")
+def _walk(folder: Path) -> list[Path]:
+    """Return the usable files below a folder, also where links lead to; each folder once. `OSError` for one shut."""
 
+    def stop(error: OSError) -> None:
+        raise error
 
-def _suffixes(path: Path) -> tuple[str, str]:
-    """Return the suffix of compression, if any, and the one before it: `c.jsonl.gz` has `.gz` and `.jsonl`."""
-    last = path.suffix.lower()
-    return (last, Path(path.stem).suffix.lower()) if last in SUFFIXES else ("", last)
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
+        info = os.stat(place)
+        if (info.st_dev, info.st_ino) in seen:
+            subfolders.clear()
+            continue
+        seen.add((info.st_dev, info.st_ino))
+        subfolders.sort()
+        found += (Path(place, file) for file in files if is_usable(file))
+    if not found:
+        raise InputError(
+            f"{folder}: no usable file in this folder",
+            f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
+        )
+    return sorted(found, key=_natural_key)
 
 
 def _natural_key(path: Path) -> list[tuple[int, int | str]]:
@@ -148,17 +135,16 @@ def _natural_key(path: Path) -> list[tuple[int, int | str]]:
     ]
 
 
-def _stdin() -> Input:
+def _stdin(asked: str | None) -> Input:
     """Describe standard input; the hash of what it begins with tells whether it is the same again."""
     head = stdin_head()
     if not head:
         raise InputError("standard input is empty", "pipe text into it: cat corpus.txt | prepare.py -")
-    return Input(
-        STDIN, _find_format(Path("standard input"), "", head), 0, hashlib.sha256(head).hexdigest(), is_stream=True
-    )
+    format = find_format(Path("standard input"), head, asked)
+    return Input(STDIN, format, 0, hashlib.sha256(head).hexdigest(), is_stream=True)
 
 
-def _describe(path: Path, is_named: bool) -> Input:
+def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
@@ -171,48 +157,10 @@ def _describe(path: Path, is_named: bool) -> Input:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
     if info.st_size == 0 and is_named:
         raise InputError(f"{path}: the file is empty", "was it fetched completely?")
-    compression, suffix = _suffixes(path)
+    compression, _ = suffixes(path)
     if compression:
         with path.open("rb") as file:
             head = CompressedFile(file, str(path), compression).read(4096)
-    format = _find_format(path, suffix, head)
-    if compression and format == "parquet":
-        raise InputError(
-            f"{path}: a parquet file inside a compressed one", f"unpack it: {_unpacker(compression)} {path}"
-        )
+    format = find_format(path, head, asked)
     name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file that is called as standard input is
     return Input(name, format, info.st_size, str(info.st_mtime_ns), bool(compression), compression)
-
-
-def _unpacker(compression: str) -> str:
-    return {".gz": "gunzip", ".zst": "unzstd", ".xz": "unxz", ".bz2": "bunzip2"}[compression]
-
-
-def _find_format(path: Path, suffix: str, head: bytes) -> str:
-    """Tell the format by the name, else by the first bytes."""
-    known = _FORMAT_OF_SUFFIX.get(suffix)
-    if known == "parquet" or (known is None and head.startswith(b"PAR1")):
-        return "parquet"
-    _refuse_foreign(path, head)
-    return known or ("jsonl" if re.match(rb'\s*\{\s*("|$)', head) else "text")
-
-
-def _refuse_foreign(path: Path, head: bytes) -> None:
-    """Raise `InputError` for what is certainly no UTF-8 text."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{path}: UTF-16 text (by its byte-order mark)", f"iconv -f utf-16 -t utf-8 {path} > NEW")
-    for magic, (kind, command) in _FOREIGN.items():
-        if head.startswith(magic):
-            raise InputError(f"{path}: {kind}, not text", f"{command} {path}" if command else "name text files")
-    if head.startswith(b"PAR1"):
-        raise InputError(f"{path}: a parquet file", "give it the ending .parquet")
-    if b"\0" in head and _is_no_utf8(head):
-        raise InputError(f"{path}: binary data, not text", "name text, jsonl or parquet files")
-
-
-def _is_no_utf8(head: bytes) -> bool:
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # a last character may be cut off
-    except UnicodeDecodeError:
-        return True
-    return False

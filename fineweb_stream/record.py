@@ -16,7 +16,7 @@ from typing import Any
 from . import disk
 from .addresses import kept
 from .blocks import Input
-from .errors import PrepareError
+from .errors import DiskError, PrepareError
 from .layouts import LAYOUTS, NANOGPT, Layout
 from .standard_input import STDIN
 
@@ -134,13 +134,17 @@ class Record:
 def read_record(folder: Path) -> Record | None:
     """Return the record in `folder`, None where there is none.
 
-    Raises `PrepareError` for one that is damaged, or that a newer program wrote.
+    Raises `PrepareError` for one that is damaged, or that a newer program wrote; `DiskError` for one out of reach.
     """
     path = folder / RECORD_NAME
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise DiskError(
+            f"{path}: {error.strerror}", "check the folder's permissions, or choose another --out"
+        ) from None
     start_over = "start over with --overwrite, or delete the file and what the run has written"
     try:
         content = json.loads(text)

@@ -23,10 +23,10 @@ def parse_size(text: str | int) -> int:
         unit = unit.removesuffix("B")
     try:
         size = int(float(match.group(1).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
-    except ValueError:
+    except (ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise InputError(f"not a size: {str(text)!r}", "write it like 500M, 1B or 4GB")
+        raise InputError(f"not a size: {str(text)!r}", "write it like 500M, 1B or 4GB; 1 or more")
     return size
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,7 +60,7 @@ BAD_FILES = {
     "gzip.txt": (gzip.compress(b"some text"), ["gzip.txt", "gzip"]),
     "binary.txt": (bytes(range(256)) * 9, ["binary.txt: binary data"]),
     "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0", ["a picture, not text"]),
-    "parquet.txt": (b"PAR1abcd", ["a parquet file"]),
+    "parquet.txt": (b"PAR1\x15\x04abcd", ["a parquet file"]),
     "broken.parquet": (b"PAR1" + b"\0" * 100 + b"PAR1", ["broken.parquet: not a whole parquet file"]),
     "short.parquet": (b"PAR1", ["short.parquet: not a whole parquet file"]),
 }
@@ -90,34 +93,6 @@ def test_missing_things(run_program, tmp_path) -> None:
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.skipif(
-    os.name == "nt" or (os.geteuid() == 0 and not Path("/usr/bin/setpriv").exists()), reason="root reads all"
-)
-def test_unreadable_file(tmp_path) -> None:
-    """A file without read permission is named, with the system's reason."""
-    import subprocess
-    import sys
-
-    from .conftest import ROOT
-
-    (tmp_path / "secret.txt").write_text("some text")
-    (tmp_path / "secret.txt").chmod(0)
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents:
-        parent.chmod(0o755)
-        if parent.name.startswith("pytest-of-"):
-            break
-    code = (
-        "import os, sys; from fineweb_stream.inputs import find_inputs\n"
-        "os.geteuid() or os.setuid(65534)\n"
-        "try: find_inputs(sys.argv[1:])\n"
-        "except Exception as error: print(error)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "secret.txt")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert "secret.txt: Permission denied\n  check the file's permissions" in done.stdout, done.stderr
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_skip_bad_counts_and_locates(run_program, tmp_path, kind: str) -> None:
     """--skip-bad: what is skipped is counted, printed and written down; the word None is never text."""
@@ -139,6 +114,86 @@ def test_skip_bad_counts_and_locates(run_program, tmp_path, kind: str) -> None:
     assert record["state"]["n_changes"] == {"skipped": 1}
     change = json.loads((tmp_path / "out" / "prepare.changes.jsonl").read_text())
     assert change["place"] == str(tmp_path / place)
+
+
+SHUT = {
+    "secret.txt": "secret.txt: Permission denied\n  check the file's permissions",
+    "shut/c.txt": "shut/c.txt: Permission denied\n  check the path, and the permissions of its folders",
+    "shut/*.txt": "shut/*.txt: Permission denied\n",
+    "tree": "tree/b: Permission denied\n",
+    "tree/b": "tree/b: Permission denied\n",
+    "c.txt --out shut/out": "shut/out: Permission denied\n  make sure that the folder can be written to",
+    "--verify --out shut": "prepare.json: Permission denied\n  check the folder's permissions",
+}
+
+
+@pytest.mark.parametrize("arguments", SHUT)
+def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
+    """A file or folder without permissions is said, wherever it is met: nothing in it is left out in silence."""
+    from .conftest import ROOT
+
+    out = [] if "--out" in arguments else ["--out", "o"]
+    command = [sys.executable, str(ROOT / "prepare.py"), *arguments.split(), *out]
+    if os.name == "nt":
+        pytest.skip("Windows has other permissions")
+    if os.geteuid() == 0:  # for root nothing is shut, unless it gives that up
+        if not shutil.which("setpriv"):
+            pytest.skip("root reads all")
+        capabilities = "-dac_override,-dac_read_search"
+        command = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", *command]
+    for path in ("c.txt", "secret.txt", "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("some words")
+    shut = [tmp_path / path for path in ("secret.txt", "shut", "tree/b")]
+    for path in shut:
+        path.chmod(0)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    for path in shut:
+        path.chmod(0o700)
+    assert_error(done, 2 if out else 4, SHUT[arguments])
+    assert not (tmp_path / "o").exists()
+
+
+def test_links_are_followed_once(tmp_path: Path) -> None:
+    """A folder is read where a link leads to it, also in a circle, and not twice where two do."""
+    from fineweb_stream.inputs import find_inputs
+
+    for path in ("tree/a/1.txt", "other/2.txt"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("some words")
+    for link, target in (("tree/b", "../other"), ("tree/c", "../other"), ("tree/a/up", "..")):
+        try:
+            (tmp_path / link).symlink_to(target, target_is_directory=True)
+        except OSError:
+            pytest.skip("no links here")
+    found = [Path(input.path).relative_to(tmp_path) for input in find_inputs([str(tmp_path / "tree")])]
+    assert found == [Path("tree/a/1.txt"), Path("tree/b/2.txt")]
+
+
+def test_names_that_are_too_long(run_program, tmp_path) -> None:
+    """An input or a folder of a name that no file can have: a sentence."""
+    write_jsonl(tmp_path / "c.jsonl", GOOD)
+    assert_error(run_program("x" * 5000), 2, "File name too long")
+    assert_error(run_program("c.jsonl", "--out", "x" * 300), 4, "File name too long")
+    assert_error(run_program("c.jsonl", "--out", "x" * 300, "--dry-run"), 4, "File name too long")
+
+
+@pytest.mark.parametrize("option", ["--format", None])
+def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path, option: str | None) -> None:
+    """Words that begin as other formats do are text; and what is asked for as text is that, whatever is in it."""
+    for i, words in enumerate((b"BZhang wrote ", b"PAR1S is a town ")):
+        (tmp_path / f"{i}.txt").write_bytes(words * 99)
+        assert run_program(f"{i}.txt", "--out", f"out{i}").returncode == 0
+    data = b"a\0b \xff text\n" * 99
+    (tmp_path / "n.txt").write_bytes(data)
+    options = ["--errors", "replace", "--out", "out", "--val-ratio", "0.1"]
+    if option:
+        assert run_program("n.txt", *options, option, "text").returncode == 0
+        assert both_splits(tmp_path / "out") == reference.encode_ordinary(data.decode("utf-8", "replace"))
+    else:
+        assert_error(
+            run_program("n.txt", *options), 2, "n.txt: binary data, not text", "--format text --errors replace"
+        )
 
 
 def test_wrong_parquet_column(run_program, tmp_path) -> None:
@@ -235,6 +290,7 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
         (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "invalid choice"),
         (["--nonsense"], "--nonsense"),
         (["--workers", "0"], "not a number of threads"), (["--val-tokens", "-5"], "--val-tokens"),
+        (["--max-tokens", "1e400"], "not a size"),
     ],
 )  # fmt: skip
 def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -> None:
