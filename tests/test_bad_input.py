@@ -196,6 +196,26 @@ def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path, option
         )
 
 
+def test_damaged_parquet_is_named(run_program, tmp_path) -> None:
+    """Rows that cannot be decoded, whether or not a sample meets them; two columns of one name."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "c.parquet"
+    rows = pa.table({"text": [f"document number {i} of many" for i in range(20_000)]})
+    pq.write_table(rows, path, row_group_size=100, use_dictionary=False)
+    data, chunk = bytearray(path.read_bytes()), pq.ParquetFile(path).metadata.row_group(55).column(0)
+    data[chunk.data_page_offset + 100 : chunk.data_page_offset + 300] = bytes(range(200))
+    path.write_bytes(data)
+    for more in ([], ["--skip-bad"]):
+        done = run_program("c.parquet", *more)
+        assert_error(done, 2, "c.parquet, rows ", ": damaged (", "fetch the file again")
+    assert "Traceback" not in run_program("c.parquet", "--dry-run").stderr
+    schema = pa.schema([("text", pa.string()), ("text", pa.string())])
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], schema=schema), tmp_path / "d.parquet")
+    assert_error(run_program("d.parquet"), 2, "d.parquet: 2 columns are called 'text'")
+
+
 def test_wrong_parquet_column(run_program, tmp_path) -> None:
     """The columns that there are get named; a column that is no text is refused by its type."""
     pytest.importorskip("pyarrow")
