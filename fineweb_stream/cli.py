@@ -13,6 +13,7 @@ from typing import Any
 
 from . import __version__
 from .errors import InputError, Interrupted, PrepareError, RemoteError
+from .executors import are_threads_left
 from .layouts import LAYOUTS, NANOGPT
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .signals import Signals
@@ -29,7 +30,10 @@ _EXAMPLES = r"""examples:
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
-    """Run the command line and return its exit status; by default all is in `folder`, the script's own."""
+    """Run the command line and return its exit status; by default all is in `folder`, the script's own.
+
+    Where an engine's call is in its midst still, the process ends here: all is saved, and nobody wants its result.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
             stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
@@ -46,6 +50,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
         sys.stdout.flush()
     except OSError:  # nobody listens any more, and Python would try again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if are_threads_left():
+        os._exit(status)
     return status
 
 

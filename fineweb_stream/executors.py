@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +30,11 @@ class WorkerError(Exception):
 
 
 TICK_SECONDS = 0.1
+
+LEAVE_SECONDS = 2.0
+"""A block takes 0.1 s; some megabytes without a place to cut, which are one call, take seconds."""
+
+_left: list[threading.Thread] = []
 
 BLOCKS_PER_WORKER = 8
 """How many are in flight for each worker: one in work, and enough beside it that none waits while the disk is slow."""
@@ -113,9 +120,27 @@ def wait(future: Future[Any], tick: Callable[[], None]) -> None:
         tick()
 
 
-def local_executor(n_workers: int) -> ThreadPoolExecutor:
-    """Threads of this process: the engines and pyarrow release the GIL, and one vocabulary serves them all."""
-    return ThreadPoolExecutor(n_workers, "encode")
+@contextmanager
+def local_executor(n_workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of this process: the engines and pyarrow release the GIL, and one vocabulary serves them all.
+
+    At the end a thread in the midst of an engine's call, which nothing can end, is waited for LEAVE_SECONDS at most.
+    """
+    threads: list[threading.Thread] = []
+    pool = ThreadPoolExecutor(n_workers, "encode", lambda: threads.append(threading.current_thread()))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end = time.monotonic() + LEAVE_SECONDS
+        for thread in threads:
+            thread.join(max(end - time.monotonic(), 0))
+        _left.extend(thread for thread in threads if thread.is_alive())
+
+
+def are_threads_left() -> bool:
+    """Tell whether a thread of a `local_executor` is still in an engine's call; Python would wait for it at its end."""
+    return any(thread.is_alive() for thread in _left)
 
 
 def count_workers(asked: int | None) -> int:

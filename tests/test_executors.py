@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fineweb_stream import executors
 from fineweb_stream.blocks import Block, Input, ReadOptions
-from fineweb_stream.executors import Window, WorkerError, map_ordered
+from fineweb_stream.executors import Window, WorkerError, are_threads_left, local_executor, map_ordered
 from fineweb_stream.sources.text import PlainText
 
 SOURCE = PlainText(0, Input("c.txt", "text", 100, ""), ReadOptions())
@@ -153,3 +155,36 @@ def test_pause_and_leave() -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(TimeoutError):
         list(map_ordered(pool, lambda block: 0, blocks(3), Window(lambda: 0, 10**9), tick))
     assert n_ticks == 4
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_a_call_that_nothing_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, is_failing: bool) -> None:
+    """The end of a run does not wait for an engine's long call, and the program knows that it goes on."""
+    monkeypatch.setattr(executors, "LEAVE_SECONDS", 0.01)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    with contextlib.suppress(ZeroDivisionError), local_executor(1) as pool:
+        future, never = pool.submit(work), pool.submit(work)
+        assert has_begun.wait(60)
+        if is_failing:
+            raise ZeroDivisionError
+    assert are_threads_left()
+    assert never.cancelled()
+    may_end.set()
+    future.result(60)
+    for thread in threading.enumerate():
+        if thread.name.startswith("encode_"):
+            thread.join(60)
+    assert not are_threads_left()
+
+
+def test_threads_that_have_done_are_not_left() -> None:
+    """As a rule none is left: each is joined."""
+    with local_executor(4) as pool:
+        assert list(pool.map(abs, range(-9, 1))) == list(range(9, -1, -1))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("encode_")]
+    assert not are_threads_left()
