@@ -22,8 +22,8 @@ WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f
 _SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
 _SPACE_AFTER_TEXT_IN_ASCII = re.compile(rb"(?<=[!-~])[ \n]")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
-# Runs of one kind, so that they are passed over at once: letters (Latin, Han, Hangul), digits, whitespace, a character.
-_SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[{WHITESPACE}]+|(.)\1*", re.DOTALL)
+# Runs of one kind are passed over at once: letters (Latin, Han, Hangul), digits, ASCII's others, whitespace.
+_SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[!-/:-@\[-`{{-~]+|[{WHITESPACE}]+|.", re.DOTALL)
 
 CHUNK_CHARS = 64 << 10
 """How long a text may be (characters) before it is handed to an engine in several chunks."""
