@@ -47,6 +47,7 @@ BAD_FILES = {
     "column.jsonl": (jsonl({"content": "x", "id": 1}), ["line 1 (byte 0)", "content, id", "--text-column NAME"]),
     "pretty.jsonl": (b'{\n  "text": "x"\n}\n', ["pretty.jsonl, line 1", "not JSON", "jq -c"]),
     "array.jsonl": (b'[{"text": "x"}, {"text": "y"}]\n', ["line 1", "a JSON array", "jq -c '.[]'"]),
+    "arraylines.jsonl": (b'[{"text": "x"},\n{"text": "y"}]\n', ["line 1", "not JSON", "jq -c '.[]'"]),
     "prettyarray.jsonl": (b'[\n{"text": "x"},\n{"text": "y"}\n]\n', ["line 1", "not JSON", "jq -c"]),
     "half.jsonl": (jsonl(*[{"text": t} for t in GOOD]) + b'{"text": "ab', ["line 51", "not JSON", "--skip-bad"]),
     "null.jsonl": (jsonl({"text": "a"}, {"text": None}), ["null.jsonl, line 2 (byte 14)", "is null", "--skip-bad"]),

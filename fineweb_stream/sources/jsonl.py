@@ -113,7 +113,7 @@ def _parse_exactly(line: str, byte: int, record: int) -> Any:
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         hint = skip
-        if line.strip() in ("{", "["):
+        if line.strip() == "{" or line.lstrip().startswith("["):
             hint = "one object a line is needed: jq -c . OLD > NEW (an array: jq -c '.[]' OLD > NEW)"
         elif record > 0 or not line.rstrip().endswith("}"):
             hint = f"if the line was cut off, fetch the file again; {skip}"
