@@ -185,13 +185,15 @@ def check_parquet(source: Parquet) -> None:
 
 
 def _open(file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
-    """Open for reading in order: a column chunk in one read, or through a buffer.
+    """Open for reading in order: a column chunk in one read, or through a buffer; checksums, where there are, count.
 
     With `pre_buffer` a batch reader would hold the whole row group.
     """
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=buffer_bytes)
+    return pq.ParquetFile(
+        file, metadata=metadata, pre_buffer=False, buffer_size=buffer_bytes, page_checksum_verification=True
+    )
 
 
 @functools.lru_cache(maxsize=4)
