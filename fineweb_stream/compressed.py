@@ -30,11 +30,14 @@ def _zstd() -> Any:
 _MAKERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(31),  # 31: a gzip header and trailer around the data
     ".zst": _zstd,
-    ".xz": lzma.LZMADecompressor,
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),  # zero bytes are a whole file of the format before it
     ".bz2": bz2.BZ2Decompressor,
 }
 
 SUFFIXES = tuple(_MAKERS)
+
+_PADDING = b"\0"
+"""What may follow a member: in xz by its specification, in gzip on tapes; no member of any kind begins with it."""
 
 
 class CompressedFile:
@@ -58,6 +61,7 @@ class CompressedFile:
         self._raw = b""
         self._held = bytearray()
         self._is_begun = False  # whether the present member has seen any of its bytes
+        self._padding = b""  # what may stand before it
 
     def read(self, n_bytes: int) -> bytes:
         """Return `n_bytes` of the contents, less only at the end."""
@@ -80,9 +84,15 @@ class CompressedFile:
             if self._is_begun:
                 raise self._error("is cut off", "fetch the file again")
             return False
+        if not self._is_begun and not (raw := raw.lstrip(self._padding)):
+            return True
         try:
             self._held += self._member.decompress(raw)
         except Exception as error:  # each library has its own
+            if "too much memory" in str(error):  # zstd --long=28 and more
+                raise self._error(
+                    "needs more than 128 MB to be unpacked", f"unpack it: unzstd --long=31 {self._path}"
+                ) from None
             raise self._error(f"is damaged, or followed by something else ({error})", "fetch the file again") from None
         self._is_begun = not self._member.eof
         if self._member.eof:
@@ -90,6 +100,7 @@ class CompressedFile:
             self.n_raw -= len(unused)
             self._raw = unused + self._raw
             self._member = self._make()
+            self._padding = _PADDING
         return True
 
     def _error(self, what: str, hint: str) -> InputError:

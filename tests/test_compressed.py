@@ -87,6 +87,26 @@ def test_damaged_files_are_named(tmp_path, suffix: str, damage: str) -> None:
     assert not outputs(tmp_path / "out")
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_padding_is_passed_over(suffix: str) -> None:
+    """Zero bytes after a member, as tapes leave them; before the first one they are damage."""
+    pad = bytes(40_000)
+    data = pack(b"some words", suffix, 1) + pad + pack(b" and more", suffix, 1) + pad
+    assert CompressedFile(io.BytesIO(data), "c", suffix).read(100) == b"some words and more"
+    with pytest.raises(InputError, match="damaged"):
+        CompressedFile(io.BytesIO(pad + data), "c", suffix).read(100)
+
+
+def test_a_zstd_window_too_large_is_told(tmp_path: Path) -> None:
+    """What zstd --long=28 makes is whole, but needs more memory than there is for it: how to unpack it is said."""
+    zstandard = pytest.importorskip("zstandard")
+    parameters = zstandard.ZstdCompressionParameters(window_log=28)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    (tmp_path / "c.txt.zst").write_bytes(packer.compress(b"some words\n" * 999) + packer.flush())
+    with pytest.raises(InputError, match=r"needs more than 128 MB to be unpacked .*\n.*unzstd --long=31"):
+        prepare(tmp_path / "c.txt.zst", tmp_path / "out", quiet=True)
+
+
 @given(data=st.binary(max_size=3000), sizes=st.lists(st.integers(1, 500), max_size=30), n_members=st.integers(1, 5))
 def test_reads_of_any_size(data: bytes, sizes: list[int], n_members: int) -> None:
     """Whatever sizes are read, the contents come out whole."""
