@@ -25,8 +25,8 @@ _FOREIGN = {
 }
 """What no text begins with (a pattern): what that is, and the command that makes text of it."""
 
-_PARQUET = re.compile(rb"PAR1[\x00-\x1f]")
-"""The magic bytes, and the first of a page's header (Thrift's compact protocol): no letter."""
+_PARQUET = re.compile(rb"PAR1\x15")
+"""The magic bytes, and the first of a page's header or of the footer: in Thrift's compact protocol, field 1, an i32."""
 
 
 def suffixes(path: Path) -> tuple[str, str]:
@@ -61,10 +61,12 @@ def find_format(path: Path, head: bytes, asked: str | None = None) -> str:
         return "parquet"
     if asked is None:
         _refuse_foreign(path, head)
-    return known or ("jsonl" if re.match(rb'\s*\{\s*("|$)', head) else "text")
+    return known or ("jsonl" if re.match(rb'(\xef\xbb\xbf)?\s*\{\s*("|$)', head) else "text")
 
 
 def _refuse_foreign(path: Path, head: bytes) -> None:
+    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        raise InputError(f"{path}: UTF-32 text (by its byte-order mark)", f"iconv -f utf-32 -t utf-8 {path} > NEW")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path}: UTF-16 text (by its byte-order mark)", f"iconv -f utf-16 -t utf-8 {path} > NEW")
     for magic, (kind, command) in _FOREIGN.items():

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -92,7 +92,8 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         elif path.exists() or not glob.has_magic(name):
             yield path, True
         else:
-            matches = sorted((Path(m) for m in glob.glob(name, recursive=True) if os.path.isfile(m)), key=_natural_key)
+            paths = (Path(match) for match in glob.glob(name, recursive=True) if not os.path.isdir(match))
+            matches = _each_once(paths)
             if not matches:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
             yield from ((match, True) for match in matches)
@@ -123,7 +124,15 @@ def _walk(folder: Path) -> list[Path]:
             f"{folder}: no usable file in this folder",
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
         )
-    return sorted(found, key=_natural_key)
+    return _each_once(found)
+
+
+def _each_once(paths: Iterable[Path]) -> list[Path]:
+    """Sort, and leave out what links make of files that are there by a shorter name."""
+    found: dict[str, Path] = {}
+    for path in sorted(paths, key=lambda path: (len(path.parts), _natural_key(path))):
+        found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values(), key=_natural_key)
 
 
 def _natural_key(path: Path) -> list[tuple[int, int | str]]:
@@ -141,6 +150,8 @@ def _stdin(asked: str | None) -> Input:
     if not head:
         raise InputError("standard input is empty", "pipe text into it: cat corpus.txt | prepare.py -")
     format = find_format(Path("standard input"), head, asked)
+    if format == "parquet":
+        raise InputError("standard input: parquet is not read in order", "save it to a file, and name that")
     return Input(STDIN, format, 0, hashlib.sha256(head).hexdigest(), is_stream=True)
 
 

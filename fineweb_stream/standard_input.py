@@ -10,6 +10,7 @@ import sys
 from typing import cast
 
 from . import waiting
+from .errors import InputError
 
 STDIN = "-"
 """What it is called among the inputs."""
@@ -39,7 +40,12 @@ class StandardInput:
 
 @functools.cache
 def stdin_head() -> bytes:
-    """Return the first MiB of standard input, which is looked at before it is read as an input."""
+    """Return the first MiB of standard input, which is looked at before it is read as an input.
+
+    Raises `InputError` where it is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input is closed", "pipe text into it: cat corpus.txt | prepare.py -")
     return StandardInput().read(_HEAD_BYTES)
 
 

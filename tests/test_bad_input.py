@@ -55,6 +55,7 @@ BAD_FILES = {
     "number.jsonl": (jsonl({"text": "a"}, {"text": 3}), ["line 2", "is a number, not text"]),
     "list.jsonl": (jsonl({"text": "a"}, {"text": ["b"]}), ["line 2", "is a list, not text"]),
     "scalar.jsonl": (jsonl("text"), ["line 1", "not a JSON object"]),
+    "utf32.txt": ("\ufeffsome text".encode("utf-32-le"), ["UTF-32", "iconv -f utf-32 -t utf-8"]),
     "utf16.txt": ("\ufeffsome text".encode("utf-16-le"), ["UTF-16", "iconv -f utf-16 -t utf-8"]),
     "latin.txt": (b"some words " * 20 + b"caf\xe9 noir", ["latin.txt, byte 223", "0xe9", "--errors replace", "iconv"]),
     "latin.jsonl": (b'{"text": "caf\xe9"}\n', ["latin.jsonl, line 1 (byte 13)", "not UTF-8"]),
@@ -91,6 +92,10 @@ def test_missing_things(run_program, tmp_path) -> None:
     assert_error(run_program("*.jsonl", "--out", "o"), 2, "*.jsonl: no file matches")
     assert_error(run_program("/dev/null", "--out", "o"), 2, "/dev/null: not a regular file", "standard input")
     assert_error(run_program("-", "--out", "o", input=""), 2, "standard input is empty", "prepare.py -")
+    assert_error(run_program("-", "--out", "o", input="PAR1\x15"), 2, "standard input: parquet", "save it to a file")
+    if os.name == "posix":
+        done = run_program("-", "--out", "o", preexec_fn=lambda: os.close(0))
+        assert_error(done, 2, "standard input is closed", "prepare.py -")
     assert not (tmp_path / "o").exists()
 
 
@@ -156,7 +161,7 @@ def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
-    """A folder is read where a link leads to it, also in a circle, and not twice where two do."""
+    """A folder or file is read where a link leads to it, also in a circle, and not twice where two do."""
     from fineweb_stream.inputs import find_inputs
 
     for path in ("tree/a/1.txt", "other/2.txt"):
@@ -167,8 +172,13 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
             (tmp_path / link).symlink_to(target, target_is_directory=True)
         except OSError:
             pytest.skip("no links here")
-    found = [Path(input.path).relative_to(tmp_path) for input in find_inputs([str(tmp_path / "tree")])]
-    assert found == [Path("tree/a/1.txt"), Path("tree/b/2.txt")]
+    (tmp_path / "tree/a/again.txt").symlink_to("1.txt")
+    for name in ("tree", "tree/**/*.txt"):
+        found = [Path(input.path).relative_to(tmp_path) for input in find_inputs([str(tmp_path / name)])]
+        assert found == [Path("tree/a/1.txt"), Path("tree/b/2.txt")]
+    (tmp_path / "tree/gone.txt").symlink_to("nowhere.txt")
+    with pytest.raises(InputError, match=r"gone\.txt: no such file"):
+        find_inputs([str(tmp_path / "tree/*.txt")])
 
 
 def test_names_that_are_too_long(run_program, tmp_path) -> None:
@@ -182,7 +192,7 @@ def test_names_that_are_too_long(run_program, tmp_path) -> None:
 @pytest.mark.parametrize("option", ["--format", None])
 def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path, option: str | None) -> None:
     """Words that begin as other formats do are text; and what is asked for as text is that, whatever is in it."""
-    for i, words in enumerate((b"BZhang wrote ", b"PAR1S is a town ")):
+    for i, words in enumerate((b"BZhang wrote ", b"PAR1S is a town ", b"PAR1\nthe first part ")):
         (tmp_path / f"{i}.txt").write_bytes(words * 99)
         assert run_program(f"{i}.txt", "--out", f"out{i}").returncode == 0
     data = b"a\0b \xff text\n" * 99
@@ -212,6 +222,11 @@ def test_damaged_parquet_is_named(run_program, tmp_path) -> None:
         done = run_program("c.parquet", *more)
         assert_error(done, 2, "c.parquet, rows ", ": damaged (", "fetch the file again")
     assert "Traceback" not in run_program("c.parquet", "--dry-run").stderr
+    pq.write_table(rows, path, use_dictionary=False, compression="none", write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[20_000] ^= 1  # a letter, by which nothing but the checksum is wrong
+    path.write_bytes(data)
+    assert_error(run_program("c.parquet"), 2, "c.parquet, rows 1 to ", "CRC", "fetch the file again")
     schema = pa.schema([("text", pa.string()), ("text", pa.string())])
     pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], schema=schema), tmp_path / "d.parquet")
     assert_error(run_program("d.parquet"), 2, "d.parquet: 2 columns are called 'text'")
