@@ -13,7 +13,6 @@ from typing import Any
 
 from . import __version__
 from .errors import InputError, Interrupted, PrepareError, RemoteError
-from .executors import are_threads_left
 from .layouts import LAYOUTS, NANOGPT
 from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .signals import Signals
@@ -50,6 +49,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
         sys.stdout.flush()
     except OSError:  # nobody listens any more, and Python would try again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    from .executors import are_threads_left  # here: what it imports is slow, and --help does without
+
     if are_threads_left():
         os._exit(status)
     return status
