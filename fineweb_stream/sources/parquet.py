@@ -164,7 +164,7 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
         yield
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(
-            f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged ({str(error).splitlines()[0]})",
+            f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged ({str(error).partition(chr(10))[0]})",
             "fetch the file again",
         ) from error
 
@@ -208,14 +208,12 @@ def _metadata(input: Input) -> pq.FileMetaData:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"{input.shown}: not a whole parquet file ({str(error).splitlines()[0]})", "fetch the file again"
+                f"{input.shown}: not a whole parquet file ({str(error).partition(chr(10))[0]})", "fetch the file again"
             ) from None
 
 
 def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
     """Return which physical column holds the texts."""
-    import pyarrow as pa
-
     name, path = source.options.text_column, source.input.shown
     schema = metadata.schema.to_arrow_schema()
     if schema.names.count(name) > 1:
@@ -225,15 +223,21 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
             f"{path}: no column {name!r}; the columns are: {', '.join(schema.names)}", "--text-column NAME"
         )
     kind = schema.field(name).type
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_text = pa.types.is_string(value) or pa.types.is_large_string(value)
-    if not is_text and not (hasattr(pa.types, "is_string_view") and pa.types.is_string_view(value)):
-        columns = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+    if not _is_text(kind):
+        columns = [field.name for field in schema if _is_text(field.type)]
         raise InputError(
             f"{path}: the column {name!r} is {kind}, not text",
             f"--text-column NAME; columns of text: {', '.join(columns) or 'none'}",
         )
     return [metadata.schema.column(i).path for i in range(len(metadata.schema))].index(name)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    is_view = hasattr(types, "is_string_view") and types.is_string_view(value)
+    return bool(types.is_string(value) or types.is_large_string(value) or is_view)
 
 
 @functools.lru_cache(maxsize=4)
