@@ -15,17 +15,13 @@ from .storage import check_unchanged
 
 LOG_NAME = "prepare.log"
 
-_MORE_MEMORY = "raise the limit (ulimit -v, a container's), or use fewer workers: --workers 1"
-
 
 def explain(error: BaseException, state: State, sources: Sequence[Source], folder: Path) -> BaseException:
     """Return the error to show for one that ended a run; the traceback of an unexpected one goes into `prepare.log`."""
     if not isinstance(error, WorkerError):
         if isinstance(error, PrepareError | KeyboardInterrupt):
             return error
-        if reason := _no_memory(error):
-            return MemoryLimitError(f"the system gives no more memory ({reason})", _MORE_MEMORY)
-        return _unexpected(error, sources[state.input].input, f"after {state.offset:,}", folder)
+        return _no_memory(error) or _unexpected(error, sources[state.input].input, f"after {state.offset:,}", folder)
     cause, source = error.__cause__, error.block.source
     assert cause is not None
     try:
@@ -39,18 +35,22 @@ def explain(error: BaseException, state: State, sources: Sequence[Source], folde
         return kind(f"{place}: {cause.message}", cause.hint)
     if isinstance(cause, PrepareError | Interrupted):
         return cause
-    if reason := _no_memory(cause):
-        place = f"{source.input.shown}, from {error.block.start:,}"
-        return MemoryLimitError(f"{place}: the system gives no more memory ({reason})", _MORE_MEMORY)
+    if no_memory := _no_memory(cause, f"{source.input.shown}, from {error.block.start:,}: "):
+        return no_memory
     unit = "rows" if source.unit == "row" else "bytes"
     return _unexpected(cause, source.input, f"{unit} {error.block.start:,} to {error.block.stop:,}", folder)
 
 
-def _no_memory(error: BaseException) -> str:
-    """Return the reason if an error is for want of memory: Python's, Arrow's, or a thread's that has no stack."""
-    if isinstance(error, MemoryError):
-        return str(error).partition("\n")[0] or "no reason given"
-    return str(error) if isinstance(error, RuntimeError) and "start new thread" in str(error) else ""
+def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None:
+    """Return what to show for an error for want of memory: Python's, Arrow's, or a thread's that has no stack."""
+    reason = str(error).partition("\n")[0] or "no reason given"
+    is_thread = isinstance(error, RuntimeError) and "start new thread" in reason
+    if not (is_thread or isinstance(error, MemoryError)):
+        return None
+    return MemoryLimitError(
+        f"{place}the system gives no more memory ({reason})",
+        "raise the limit (ulimit -v, a container's), or use fewer workers: --workers 1",
+    )
 
 
 def _unexpected(error: BaseException, input: Input, place: str, folder: Path) -> PrepareError:

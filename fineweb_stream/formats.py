@@ -25,6 +25,11 @@ _FOREIGN = {
 }
 """What no text begins with (a pattern): what that is, and the command that makes text of it."""
 
+_BYTE_ORDER_MARKS = {  # UTF-32's first, for one of them begins as UTF-16's
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+
 _PARQUET = re.compile(rb"PAR1\x15")
 """The magic bytes, and the first of a page's header or of the footer: in Thrift's compact protocol, field 1, an i32."""
 
@@ -65,10 +70,12 @@ def find_format(path: Path, head: bytes, asked: str | None = None) -> str:
 
 
 def _refuse_foreign(path: Path, head: bytes) -> None:
-    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        raise InputError(f"{path}: UTF-32 text (by its byte-order mark)", f"iconv -f utf-32 -t utf-8 {path} > NEW")
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{path}: UTF-16 text (by its byte-order mark)", f"iconv -f utf-16 -t utf-8 {path} > NEW")
+    for encoding, marks in _BYTE_ORDER_MARKS.items():
+        if head.startswith(marks):
+            raise InputError(
+                f"{path}: {encoding.upper()} text (by its byte-order mark)",
+                f"iconv -f {encoding} -t utf-8 {path} > NEW",
+            )
     for magic, (kind, command) in _FOREIGN.items():
         if re.match(magic, head):
             raise InputError(f"{path}: {kind}, not text", f"{command} {path}" if command else "name text files")

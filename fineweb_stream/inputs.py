@@ -92,8 +92,7 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         elif path.exists() or not glob.has_magic(name):
             yield path, True
         else:
-            paths = (Path(match) for match in glob.glob(name, recursive=True) if not os.path.isdir(match))
-            matches = _each_once(paths)
+            matches = _each_once(Path(m) for m in glob.glob(name, recursive=True) if not os.path.isdir(m))
             if not matches:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
             yield from ((match, True) for match in matches)
@@ -147,8 +146,6 @@ def _natural_key(path: Path) -> list[tuple[int, int | str]]:
 def _stdin(asked: str | None) -> Input:
     """Describe standard input; the hash of what it begins with tells whether it is the same again."""
     head = stdin_head()
-    if not head:
-        raise InputError("standard input is empty", "pipe text into it: cat corpus.txt | prepare.py -")
     format = find_format(Path("standard input"), head, asked)
     if format == "parquet":
         raise InputError("standard input: parquet is not read in order", "save it to a file, and name that")

@@ -55,11 +55,10 @@ def open_record(
         if not (differences or has_more or (overwrite and is_done)):
             _check_outputs(folder, record)
             return record
-        if is_done and all(input.format == "demo" for input in record.inputs):
-            refusal = None
-        elif differences:
+        is_demo = is_done and all(input.format == "demo" for input in record.inputs)
+        if differences and not is_demo:
             refusal = _refusal(folder, record, differences)
-        else:
+        elif not is_demo:
             refusal = InputError(
                 f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
                 "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",

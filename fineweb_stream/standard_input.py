@@ -42,11 +42,13 @@ class StandardInput:
 def stdin_head() -> bytes:
     """Return the first MiB of standard input, which is looked at before it is read as an input.
 
-    Raises `InputError` where it is closed.
+    Raises `InputError` where it is closed or empty.
     """
-    if sys.stdin is None:
-        raise InputError("standard input is closed", "pipe text into it: cat corpus.txt | prepare.py -")
-    return StandardInput().read(_HEAD_BYTES)
+    head = StandardInput().read(_HEAD_BYTES) if sys.stdin else b""
+    if not head:
+        what = "empty" if sys.stdin else "closed"
+        raise InputError(f"standard input is {what}", "pipe text into it: cat corpus.txt | prepare.py -")
+    return head
 
 
 def _wait_for(buffer: io.BufferedReader) -> None:
