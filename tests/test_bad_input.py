@@ -15,6 +15,7 @@ import pytest
 from fineweb_stream import iter_ids, prepare, run
 from fineweb_stream.errors import InputError, MemoryLimitError
 
+from .conftest import ROOT
 from .helpers import both_splits, outputs, split_at_eot, write_jsonl, write_parquet
 
 GOOD = [f"document number {i} with some words" for i in range(50)]
@@ -136,8 +137,6 @@ SHUT = {
 @pytest.mark.parametrize("arguments", SHUT)
 def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
     """A file or folder without permissions is said, wherever it is met: nothing in it is left out in silence."""
-    from .conftest import ROOT
-
     out = [] if "--out" in arguments else ["--out", "o"]
     command = [sys.executable, str(ROOT / "prepare.py"), *arguments.split(), *out]
     if os.name == "nt":
@@ -189,8 +188,7 @@ def test_names_that_are_too_long(run_program, tmp_path) -> None:
     assert_error(run_program("c.jsonl", "--out", "x" * 300, "--dry-run"), 4, "File name too long")
 
 
-@pytest.mark.parametrize("option", ["--format", None])
-def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path, option: str | None) -> None:
+def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path) -> None:
     """Words that begin as other formats do are text; and what is asked for as text is that, whatever is in it."""
     for i, words in enumerate((b"BZhang wrote ", b"PAR1S is a town ", b"PAR1\nthe first part ")):
         (tmp_path / f"{i}.txt").write_bytes(words * 99)
@@ -198,13 +196,9 @@ def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path, option
     data = b"a\0b \xff text\n" * 99
     (tmp_path / "n.txt").write_bytes(data)
     options = ["--errors", "replace", "--out", "out", "--val-ratio", "0.1"]
-    if option:
-        assert run_program("n.txt", *options, option, "text").returncode == 0
-        assert both_splits(tmp_path / "out") == reference.encode_ordinary(data.decode("utf-8", "replace"))
-    else:
-        assert_error(
-            run_program("n.txt", *options), 2, "n.txt: binary data, not text", "--format text --errors replace"
-        )
+    assert_error(run_program("n.txt", *options), 2, "n.txt: binary data, not text", "--format text --errors replace")
+    assert run_program("n.txt", *options, "--format", "text").returncode == 0
+    assert both_splits(tmp_path / "out") == reference.encode_ordinary(data.decode("utf-8", "replace"))
 
 
 def test_damaged_parquet_is_named(run_program, tmp_path) -> None:
@@ -240,6 +234,11 @@ def test_wrong_parquet_column(run_program, tmp_path) -> None:
     assert_error(
         run_program(path, "--text-column", "score"), 2, "'score' is double, not text", "columns of text: id, text"
     )
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"kind": pa.array(["a b c"]).dictionary_encode(), "n": [1]}), tmp_path / "d.parquet")
+    assert_error(run_program("d.parquet", "--text-column", "n"), 2, "'n' is int64", "columns of text: kind")
 
 
 @pytest.mark.parametrize("mode, kind, text", [("replace", "replaced", "caf\ufffd"), ("ignore", "left out", "caf")])
