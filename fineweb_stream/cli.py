@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
 
     Where an engine's call is in its midst still, the process ends here: all is saved, and nobody wants its result.
     """
+    # None is one that was closed before the program began; these stay open to its end.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
             stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
@@ -45,10 +48,11 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
         with contextlib.suppress(OSError):
             print(f"prepare: {error}", file=sys.stderr)
         status = error.exit_status
-    try:
-        sys.stdout.flush()
-    except OSError:  # nobody listens any more, and Python would try again at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:  # nobody listens any more, and Python would try again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     from .executors import are_threads_left  # here: what it imports is slow, and --help does without
 
     if are_threads_left():

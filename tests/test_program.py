@@ -318,3 +318,21 @@ def test_a_fastokens_that_does_not_load_is_named(run_program, tmp_path) -> None:
     assert "fastokens is installed but does not load: libodd.so is missing" in done.stderr
     assert "--engine tiktoken" in done.stderr and "Traceback" not in done.stderr
     assert not list((tmp_path / "out").glob("*.bin*"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such descriptors")
+@pytest.mark.parametrize("descriptor", [1, 2])
+def test_nobody_listens(run_program, tmp_path, descriptor: int) -> None:
+    """An output that is closed, or goes away with something for it in a buffer, changes no exit status."""
+    (tmp_path / "c.txt").write_text("some words " * 999)
+    done = run_program("c.txt", preexec_fn=lambda: os.close(descriptor))
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    code = (
+        "import os, sys; from fineweb_stream import cli; ends = os.pipe(); os.dup2(ends[1], NUMBER)\n"
+        "for end in ends: os.close(end)\n"
+        "sys.NAME = stream = open(NUMBER, 'w', closefd=False)\n"
+        "cli._run = lambda *_: stream.write('four') - 2\n"
+        "sys.exit(cli.main())"
+    ).replace("NUMBER", str(descriptor))
+    command = [sys.executable, "-c", code.replace("NAME", ("stdout", "stderr")[descriptor - 1])]
+    assert subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60).returncode == 2
