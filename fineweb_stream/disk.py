@@ -106,6 +106,10 @@ class Part:
     With `is_hashed` its SHA-256 is kept up to date, which reads again what is there already. `header_bytes` before all
     that are left free for a header that is only known at the end; neither `n_bytes` nor the hash covers them.
 
+    A failed write or fsync is final: Linux may drop the pages that a failed fsync covered, and the next fsync returns 0
+    (Rebello et al. 2020, "Can Applications Recover from fsync Failures?"). So the file never becomes durable again:
+    each later `sync` raises the first error, and a resumed run cuts the file back to its last good commit.
+
     Raises `PrepareError` when it holds less, `DiskError` when the disk does not take what is written.
     """
 
@@ -116,6 +120,7 @@ class Part:
         self._part = part_path(path)
         self._digest = hashlib.sha256()
         self._is_synced = False
+        self._failure: DiskError | None = None
         self._n_flushed = n_bytes
         self._beside = ThreadPoolExecutor(2, "encode-disk")
         self._hashing: Future[None] | None = None
@@ -152,7 +157,7 @@ class Part:
         """Append; durable after `sync`. The data is hashed in a thread: it must not change until the next call."""
         if not len(data):
             return
-        with disk_errors(self.path, memoryview(data).nbytes):
+        with self._final_errors(memoryview(data).nbytes):
             _write_all(self._fd, data)
         self._end_hashing()
         self._hashing = self._beside.submit(self._digest.update, data)
@@ -167,7 +172,7 @@ class Part:
         """Fill the room that was left for the header; durable after `sync`."""
         assert len(data) == self._header_bytes
         if data:
-            with disk_errors(self.path, len(data)):
+            with self._final_errors(len(data)):
                 os.lseek(self._fd, 0, os.SEEK_SET)
                 _write_all(self._fd, data)
                 os.lseek(self._fd, 0, os.SEEK_END)
@@ -175,11 +180,23 @@ class Part:
 
     def sync(self) -> None:
         """Make durable what was written."""
+        if self._failure:
+            raise self._failure
         if not self._is_synced:
             self._end_flushing()
-            with disk_errors(self.path):
+            with self._final_errors():
                 os.fsync(self._fd)
             self._is_synced = True
+
+    @contextmanager
+    def _final_errors(self, n_bytes: int = 0) -> Iterator[None]:
+        """Do as `disk_errors`, and keep the first error for each later `sync`."""
+        try:
+            with disk_errors(self.path, n_bytes):
+                yield
+        except DiskError as error:
+            self._failure = self._failure or error
+            raise
 
     def _end_hashing(self) -> None:
         """Wait for the hash, which must take the data in order."""
@@ -190,7 +207,7 @@ class Part:
         """Wait for the flush that is under way; an error of the disk is told once only, so it is raised here."""
         flushing, self._flushing = self._flushing, None
         if flushing:
-            with disk_errors(self.path):
+            with self._final_errors():
                 flushing.result()
 
     def copy_from(self, source: Path, check: Callable[[], None]) -> None:
@@ -198,7 +215,7 @@ class Part:
 
         The hash does not follow.
         """
-        with disk_errors(self.path, source.stat().st_size), source.open("rb", buffering=0) as file:
+        with self._final_errors(source.stat().st_size), source.open("rb", buffering=0) as file:
             while n := self._copy_some(file.fileno()):
                 self.n_bytes += n
                 check()

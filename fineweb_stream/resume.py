@@ -58,7 +58,7 @@ def open_record(
         is_demo = is_done and all(input.format == "demo" for input in record.inputs)
         if differences and not is_demo:
             refusal = _refusal(folder, record, differences)
-        elif not is_demo:
+        elif settings.max_tokens is not None and has_more and not is_demo:
             refusal = InputError(
                 f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
                 "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",

@@ -74,6 +74,16 @@ def test_what_may_differ(before: dict[str, Any], now: dict[str, Any], corpus_pat
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
+def test_overwrite_of_a_finished_run(corpus_path: Path, tmp_path: Path, run_program: Any) -> None:
+    """`--overwrite` makes a finished run anew, from the command line and from a script, with the same bytes."""
+    for _ in range(2):
+        assert run_program("c.jsonl", "--overwrite", *ARGUMENTS).returncode == 0
+    expected = outputs(tmp_path / "out")
+    (tmp_path / "out" / "train.bin").write_bytes(b"damaged")
+    prepare(corpus_path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == expected
+
+
 def append(path: Path) -> None:
     with path.open("a") as file:
         file.write('{"text": "one more"}\n')
