@@ -19,20 +19,20 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .api import Result, prepare
-    from .encoder import Encoder
-    from .errors import Interrupted, PrepareError
-    from .guard import MemoryGuard
-    from .iterate import iter_ids
-    from .tokens import open_tokens
+    from .memory.guard import MemoryGuard
+    from .pipeline.iterate import iter_ids
+    from .support.errors import Interrupted, PrepareError
+    from .token_files.open import open_tokens
+    from .tokenizer.encoder import Encoder
 
 _HOMES = {
-    "Encoder": "encoder",
-    "Interrupted": "errors",
-    "MemoryGuard": "guard",
-    "PrepareError": "errors",
+    "Encoder": "tokenizer.encoder",
+    "Interrupted": "support.errors",
+    "MemoryGuard": "memory.guard",
+    "PrepareError": "support.errors",
     "Result": "api",
-    "iter_ids": "iterate",
-    "open_tokens": "tokens",
+    "iter_ids": "pipeline.iterate",
+    "open_tokens": "token_files.open",
     "prepare": "api",
 }
 

@@ -8,7 +8,7 @@ import sys
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["inspect"], ["decode"]):
-        from .look import main
+        from .token_files.commands import main
 
         sys.exit(main(sys.argv[1:]))
     from .cli import main as prepare

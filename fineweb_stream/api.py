@@ -10,25 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import disk, report
-from .blocks import Source
-from .budget import MemoryPlan, plan_memory
-from .executors import count_workers
-from .guard import MemoryGuard
-from .inputs import as_names, find_inputs
-from .layouts import NANOGPT
-from .loading import start_fastokens
-from .lock import locked
-from .needs import find_needs
-from .record import DONE, Record
-from .resume import open_record, recorded_inputs, reopen
-from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
-from .signals import Signals
-from .sources import make_sources
-from .sources.demo import demo_input
+from .cluster.needs import find_needs
+from .inputs.blocks import Source
+from .inputs.demo import demo_input
+from .inputs.discover import as_names, find_inputs
+from .inputs.sources import make_sources
+from .memory.guard import MemoryGuard
+from .output import files
+from .output.layouts import NANOGPT
+from .output.lock import locked
+from .output.manifest import DONE, Record
+from .output.resume import open_record, recorded_inputs, reopen
+from .pipeline import report
+from .pipeline.budget import MemoryPlan, plan_memory
+from .pipeline.schedule import count_workers
+from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
+from .support.signals import Signals
+from .tokenizer.loading import start_fastokens
 
 if TYPE_CHECKING:
-    from .plan import Estimate
+    from .pipeline.plan import Estimate
 
 DEMO_VAL_RATIO = 0.1
 """The demo has some 80 documents: with the usual share, only the one that always is would be in val."""
@@ -104,36 +105,36 @@ def prepare(
     say = _nothing if quiet else _print
     folder = Path(out)
     if demo:
-        files = [demo_input()]
+        found = [demo_input()]
     else:
-        files = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
-    if settings.separator and not any(file.format == "text" for file in files):
+        found = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
+    if settings.separator and not any(file.format == "text" for file in found):
         say("note: --separator is for text files, and no input is one")
     guard = MemoryGuard(memory)
-    has_parquet = any(file.format == "parquet" for file in files)
+    has_parquet = any(file.format == "parquet" for file in found)
     plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local=cluster is None)
     with _engine_loading(plan.engine):
-        sources = make_sources(files, settings, plan.max_document_bytes)
+        sources = make_sources(found, settings, plan.max_document_bytes)
         if dry_run:
-            record = open_record(folder, settings, files, names, overwrite=overwrite, dry_run=True, say=say)
-            found = _say_plan(record, settings, sources, plan, folder, say)
-            return Result(folder, *(found.splits(settings) if found else (0, 0)), 0, 0, 0.0)
-        with disk.disk_errors(folder):
+            record = open_record(folder, settings, found, names, overwrite=overwrite, dry_run=True, say=say)
+            estimated = _say_plan(record, settings, sources, plan, folder, say)
+            return Result(folder, *(estimated.splits(settings) if estimated else (0, 0)), 0, 0, 0.0)
+        with files.disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with Signals() as signals, locked(folder, say):
-            record = open_record(folder, settings, files, names, overwrite=overwrite)
+            record = open_record(folder, settings, found, names, overwrite=overwrite)
             reopen(folder, record, settings)
             if record.state.status == DONE:
                 say(f"already done; nothing to do\n{report.outputs(folder, record)}")
             else:
                 _say_plan(record, settings, sources, plan, folder, say)
-                from .run import Run  # with all that needs NumPy, it is imported while the engine loads
+                from .pipeline.run import Run  # with all that needs NumPy, it is imported while the engine loads
 
                 run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
                 if cluster is None:
                     run.work(executor)
                 else:
-                    from .cluster import connect  # it loads distributed
+                    from .cluster.client import connect  # it loads distributed
 
                     with connect(cluster, find_needs(plan.engine, sources), say) as workers_there:
                         run.work(cluster=workers_there)
@@ -152,7 +153,7 @@ def _say_plan(
     say: Callable[[str], None],
 ) -> Estimate | None:
     """Say what was found, what will be made and what it takes."""
-    from .plan import check_plan, estimate, plan_lines
+    from .pipeline.plan import check_plan, estimate, plan_lines
 
     for line in report.found(record):
         say(line)
@@ -170,7 +171,7 @@ def _engine_loading(engine: str) -> Iterator[None]:
     """Load the engine, which takes longest, while all else is made ready: NumPy and what needs it is imported later."""
     if engine == "fastokens":
         start_fastokens()
-    from .worker import get_encoder
+    from .pipeline.worker import get_encoder
 
     def load() -> None:
         with contextlib.suppress(Exception):  # raised again, and seen, where the engine is used

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .errors import InputError, Interrupted, PrepareError, RemoteError
-from .layouts import LAYOUTS, NANOGPT
-from .settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
-from .signals import Signals
-from .units import parse_size
+from .output.layouts import LAYOUTS, NANOGPT
+from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
+from .support.errors import InputError, Interrupted, PrepareError, RemoteError
+from .support.signals import Signals
+from .support.units import parse_size
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
             stream.flush()
         except OSError:  # nobody listens any more, and Python would try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    from .executors import are_threads_left  # here: what it imports is slow, and --help does without
+    from .pipeline.schedule import are_threads_left  # here: what it imports is slow, and --help does without
 
     if are_threads_left():
         os._exit(status)
@@ -74,12 +74,12 @@ def _packages_named() -> Iterator[None]:
 def _run(options: dict[str, Any], here: Path) -> int:
     out = Path(options.pop("out") or here)
     if options.pop("verify"):
-        from .verify import verify
+        from .output.verify import verify
 
         print("\n".join(verify(out)))
         return 0
     from .api import prepare
-    from .inputs import DEFAULT_CORPUS, default_names
+    from .inputs.discover import DEFAULT_CORPUS, default_names
 
     names = options.pop("inputs")
     if not names and not options["demo"]:

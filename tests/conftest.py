@@ -15,7 +15,7 @@ import psutil
 import pytest
 import tiktoken
 
-from fineweb_stream.vocab import tiktoken_encoding
+from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
 
 # Timing is no test's business here: the machine may be busy.
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=100)

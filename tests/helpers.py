@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tiktoken
 
-from fineweb_stream.vocab import EOT_ID
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 
 def read_ids(path: Path) -> list[int]:

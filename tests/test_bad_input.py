@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import iter_ids, prepare, run
-from fineweb_stream.errors import InputError, MemoryLimitError
+from fineweb_stream import iter_ids, prepare
+from fineweb_stream.pipeline import run
+from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 from .conftest import ROOT
 from .helpers import both_splits, outputs, split_at_eot, write_jsonl, write_parquet
@@ -161,7 +162,7 @@ def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
     """A folder or file is read where a link leads to it, also in a circle, and not twice where two do."""
-    from fineweb_stream.inputs import find_inputs
+    from fineweb_stream.inputs.discover import find_inputs
 
     for path in ("tree/a/1.txt", "other/2.txt"):
         (tmp_path / path).parent.mkdir(parents=True)

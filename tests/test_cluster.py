@@ -21,11 +21,12 @@ from unittest import mock
 
 import pytest
 
-from fineweb_stream import api, prepare, run
-from fineweb_stream.cluster import connect, encode_blocks
-from fineweb_stream.errors import InputError, PrepareError
-from fineweb_stream.executors import Window, WorkerError
-from fineweb_stream.needs import Needs, find_missing, find_needs
+from fineweb_stream import api, prepare
+from fineweb_stream.cluster.client import connect, encode_blocks
+from fineweb_stream.cluster.needs import Needs, find_missing, find_needs
+from fineweb_stream.pipeline import run
+from fineweb_stream.pipeline.schedule import Window, WorkerError
+from fineweb_stream.support.errors import InputError, PrepareError
 
 from .helpers import outputs, write_jsonl, write_parquet
 
@@ -58,7 +59,7 @@ def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **optio
     options = OPTIONS | options
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(api, "make_sources", small_blocks))
-        stack.enter_context(mock.patch("fineweb_stream.cluster.GROUP_BYTES", 5000))
+        stack.enter_context(mock.patch("fineweb_stream.cluster.client.GROUP_BYTES", 5000))
         stack.enter_context(mock.patch.object(run.Run, "_absorb", slowly))
         if not address:
             return prepare(inputs, out, **options)
@@ -395,7 +396,7 @@ def test_workers_with_another_version_or_none(dask: Dask, tmp_path: Path, versio
 
 def test_a_late_worker_is_looked_at_too() -> None:
     """A task looks before it encodes, whenever its worker joined."""
-    from fineweb_stream.cluster import Group, GroupError
+    from fineweb_stream.cluster.client import Group, GroupError
 
     worker = mock.Mock(address="tcp://late:1")
     with mock.patch("distributed.get_worker", return_value=worker), pytest.raises(GroupError) as caught:

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_stream import prepare
-from fineweb_stream.ahead import read_ahead
-from fineweb_stream.compressed import CompressedFile
-from fineweb_stream.errors import InputError
+from fineweb_stream.inputs.codecs import CompressedFile
+from fineweb_stream.pipeline.ahead import read_ahead
+from fineweb_stream.support.errors import InputError
 
 from .helpers import outputs, write_jsonl, write_parquet
 

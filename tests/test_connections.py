@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import connections, hub, waiting
-from fineweb_stream.errors import InputError
-from fineweb_stream.hub import Patience, send
-from fineweb_stream.listing import list_remote
-from fineweb_stream.remote import read_remote
+from fineweb_stream.remote import connections, retry
+from fineweb_stream.remote.hub import list_remote
+from fineweb_stream.remote.ranges import read_remote
+from fineweb_stream.remote.retry import Patience, send
+from fineweb_stream.support import waiting
+from fineweb_stream.support.errors import InputError
 
 from .hub_server import Fault, HubServer
 
@@ -28,9 +29,9 @@ DATA = bytes(range(256)) * 1000
 def fresh_opener(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No connection of another test, and no proxy."""
     monkeypatch.setenv("no_proxy", "*")
-    hub._opener.cache_clear()
+    retry._opener.cache_clear()
     yield
-    hub._opener.cache_clear()
+    retry._opener.cache_clear()
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="certificate is not trusted"):
         list_remote(f"{server.url}/files/a.txt")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    hub._opener.cache_clear()
+    retry._opener.cache_clear()
     server.n_connections = 0
     (file,) = list_remote(f"{server.url}/files/a.txt")
     assert file.size == len(DATA)

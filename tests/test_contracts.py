@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fineweb_stream import api, iter_ids, prepare
-from fineweb_stream.errors import InputError
-from fineweb_stream.vocab import EOT_ID
+from fineweb_stream.support.errors import InputError
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot, write_jsonl, write_parquet
 from .strategies import documents, texts
@@ -230,8 +230,8 @@ def test_line_ends_and_byte_order_mark(reference, tmp_path) -> None:
 )
 def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
     """Documents are what `bytes.split` makes, wherever blocks end, overlapping separators included."""
-    from fineweb_stream.blocks import Input, ReadOptions
-    from fineweb_stream.sources.separated import SeparatedText
+    from fineweb_stream.inputs.blocks import Input, ReadOptions
+    from fineweb_stream.inputs.separated import SeparatedText
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "c.txt")
@@ -245,9 +245,9 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
 @pytest.mark.parametrize("separator", [b"a", b"ab", b"aa", b"aba", b"aaa"])
 def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, monkeypatch) -> None:
     """For only from the beginning of such a row can be told which of them separate. All short texts, all places."""
-    from fineweb_stream.blocks import Input
-    from fineweb_stream.sources import separated
-    from fineweb_stream.storage import InputFile
+    from fineweb_stream.inputs.blocks import Input
+    from fineweb_stream.inputs.sources import separated
+    from fineweb_stream.inputs.storage import InputFile
 
     monkeypatch.setattr(separated, "_SCAN_BYTES", 3)
     n = len(separator)
@@ -263,7 +263,7 @@ def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, 
 
 def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:
     """`-` gives the ids of the file that was piped in."""
-    from fineweb_stream import standard_input
+    from fineweb_stream.inputs import standard_input
 
     text = "some words to read, again and again. " * 9000
     standard_input.stdin_head.cache_clear()

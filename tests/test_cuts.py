@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_stream.cuts import _SAME_KIND, WHITESPACE, _kind, find_cut, iter_chunks, iter_pieces
-from fineweb_stream.encoder import HARD_TEXTS
+from fineweb_stream.tokenizer.cuts import _SAME_KIND, WHITESPACE, _kind, find_cut, iter_chunks, iter_pieces
+from fineweb_stream.tokenizer.encoder import HARD_TEXTS
 
 from .strategies import texts
 

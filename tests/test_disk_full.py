@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import api, cli, disk, run
-from fineweb_stream.errors import DiskError
-from fineweb_stream.record import read_record
+from fineweb_stream import api, cli
+from fineweb_stream.output import files
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.pipeline import run
+from fineweb_stream.support.errors import DiskError
 
 from .conftest import ROOT
 from .helpers import write_jsonl
@@ -53,7 +55,7 @@ def fill(folder: Path) -> None:
 
 
 class Filler:
-    """Stands in for `os` in `disk.py`: fills the file system before the n-th write to a file of some name."""
+    """Stands in for `os` in `files.py`: fills the file system before the n-th write to a file of some name."""
 
     def __init__(self, folder: Path, point: str) -> None:
         self._folder = folder
@@ -127,7 +129,7 @@ def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsy
         out = small_disk / f"out{i}"
         capsys.readouterr()
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "os", Filler(small_disk, point))
+            patch.setattr(files, "os", Filler(small_disk, point))
             assert prepare(out) == 4, point
         message = capsys.readouterr().err
         named.add(check_message(message, out))
@@ -154,7 +156,7 @@ def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:
 
     assert prepare(tmp_path / "expected") == 0
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "os", ShortWrites())
+        patch.setattr(files, "os", ShortWrites())
         assert prepare(tmp_path / "out") == 0
     for path in (tmp_path / "expected").glob("*.bin"):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
@@ -221,7 +223,7 @@ def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> 
 
 def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system tells an error of writing back to one fsync only: the next one says that all is well."""
-    monkeypatch.setattr(disk, "FLUSH_BYTES", 1000)
+    monkeypatch.setattr(files, "FLUSH_BYTES", 1000)
     real, n_calls = os.fsync, 0
 
     def fsync(fd: int) -> None:
@@ -232,7 +234,7 @@ def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, mon
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(fd)
 
-    with contextlib.closing(disk.Part(tmp_path / "ids.bin")) as part:
+    with contextlib.closing(files.Part(tmp_path / "ids.bin")) as part:
         monkeypatch.setattr(os, "fsync", fsync)
         part.write(bytes(1000))
         with pytest.raises(DiskError, match="Input/output error"):

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_stream import encoder as encoder_module
-from fineweb_stream.cuts import iter_chunks
-from fineweb_stream.encoder import Encoder
-from fineweb_stream.errors import EngineError, InputError
-from fineweb_stream.vocab import EOT_ID
-from fineweb_stream.worker import get_encoder
+from fineweb_stream.pipeline.worker import get_encoder
+from fineweb_stream.support.errors import EngineError, InputError
+from fineweb_stream.tokenizer import encoder as encoder_module
+from fineweb_stream.tokenizer.cuts import iter_chunks
+from fineweb_stream.tokenizer.encoder import Encoder
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import document_ids
 from .strategies import documents

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fineweb_stream import executors
-from fineweb_stream.blocks import Block, Input, ReadOptions
-from fineweb_stream.executors import Window, WorkerError, are_threads_left, local_executor, map_ordered
-from fineweb_stream.sources.text import PlainText
+from fineweb_stream.inputs.blocks import Block, Input, ReadOptions
+from fineweb_stream.inputs.text import PlainText
+from fineweb_stream.pipeline import schedule
+from fineweb_stream.pipeline.schedule import Window, WorkerError, are_threads_left, local_executor, map_ordered
 
 SOURCE = PlainText(0, Input("c.txt", "text", 100, ""), ReadOptions())
 
@@ -160,7 +160,7 @@ def test_pause_and_leave() -> None:
 @pytest.mark.parametrize("is_failing", [False, True])
 def test_a_call_that_nothing_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, is_failing: bool) -> None:
     """The end of a run does not wait for an engine's long call, and the program knows that it goes on."""
-    monkeypatch.setattr(executors, "LEAVE_SECONDS", 0.01)
+    monkeypatch.setattr(schedule, "LEAVE_SECONDS", 0.01)
     has_begun, may_end = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import cli, disk, run
+from fineweb_stream import cli
+from fineweb_stream.output import files
+from fineweb_stream.pipeline import run
 
 from .helpers import outputs, write_jsonl
 from .test_contracts import prepare_in_blocks
@@ -19,7 +21,7 @@ OPTIONS: dict[str, Any] = {"shard_tokens": 20_000, "engine": "tiktoken", "worker
 
 
 class LosingFsync:
-    """Stands in for `os` in `disk.py`: the n-th fsync fails, and zeros replace what it covered, as Linux may do."""
+    """Stands in for `os` in `files.py`: the n-th fsync fails, and zeros replace what it covered, as Linux may do."""
 
     def __init__(self, n: int) -> None:
         self.n_left = n
@@ -60,15 +62,15 @@ def test_every_fsync_may_fail(
 ) -> None:
     """Whichever fsync fails and loses what it covered, the run ends with status 4 and the same command completes it."""
     monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr(disk, "FLUSH_BYTES", 60_000)  # flushes in the background fail, too
+    monkeypatch.setattr(files, "FLUSH_BYTES", 60_000)  # flushes in the background fail, too
     n_failed = 0
     for n in range(1, 200):
         out, failing = tmp_path / f"out{n}", LosingFsync(n)
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "os", failing)
+            patch.setattr(files, "os", failing)
             try:
                 prepare_in_blocks(20_000, tmp_path / "c.jsonl", out, **OPTIONS)
-            except disk.DiskError as error:
+            except files.DiskError as error:
                 assert "Input/output error" in str(error)
                 n_failed += 1
         if failing.n_left > 0:

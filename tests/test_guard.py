@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import guard as guard_module
-from fineweb_stream import report
-from fineweb_stream.budget import plan_memory
-from fineweb_stream.cgroups import cpu_quota, memory_groups
-from fineweb_stream.errors import InputError, MemoryLimitError
-from fineweb_stream.executors import allotted_cpus
-from fineweb_stream.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
+from fineweb_stream.memory import guard as guard_module
+from fineweb_stream.memory.cgroups import cpu_quota, memory_groups
+from fineweb_stream.memory.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
+from fineweb_stream.pipeline import report
+from fineweb_stream.pipeline.budget import plan_memory
+from fineweb_stream.pipeline.schedule import allotted_cpus
+from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 GB = 1000 * MB
 
@@ -108,7 +108,7 @@ def test_limits_of_slurm_and_ulimit(monkeypatch) -> None:
     assert limits[0].total == 600 << 20
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     assert allotted_cpus() == 1
-    code = "from fineweb_stream.guard import find_limits; print([(l.name, l.total) for l in find_limits()])"
+    code = "from fineweb_stream.memory.guard import find_limits; print([(l.name, l.total) for l in find_limits()])"
     command = ["bash", "-c", f'ulimit -v 4000000; exec {sys.executable} -c "{code}"']
     if os.name == "nt":
         pytest.skip("no ulimit")

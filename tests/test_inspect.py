@@ -19,13 +19,13 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineweb_stream import inspect
-from fineweb_stream.errors import InputError
-from fineweb_stream.inspect import Summary, decode, summarize
-from fineweb_stream.look import main
-from fineweb_stream.plot import plot_report, read_timeline
-from fineweb_stream.shards import shard_path
-from fineweb_stream.vocab import EOT_ID
+from fineweb_stream.output.shards import shard_path
+from fineweb_stream.support.errors import InputError
+from fineweb_stream.token_files import summary
+from fineweb_stream.token_files.commands import main
+from fineweb_stream.token_files.plot import plot_report, read_timeline
+from fineweb_stream.token_files.summary import Summary, decode, summarize
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .conftest import ROOT
 from .strategies import documents
@@ -44,7 +44,7 @@ def write_lengths(path: Path, lengths: Sequence[int]) -> Path:
 def cut_and_summarize(ids: Sequence[int], seed: int, n_shards: int, piece_tokens: int) -> Summary:
     """Summarize shards of the ids, read in pieces of this size."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inspect, "PIECE_TOKENS", piece_tokens)
+        patch.setattr(summary, "PIECE_TOKENS", piece_tokens)
         for number, part in enumerate(np.array_split(ids, min(n_shards, len(ids)))):
             write_tokens(shard_path(Path(folder), number), part)
         return replace(summarize(folder, seed=seed), name="")
@@ -157,7 +157,8 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         for _ in range(20):
             piece.tofile(file)
     code = (
-        "import sys; from fineweb_stream.look import main; main(sys.argv[1:]); print(open('/proc/self/status').read())"
+        "import sys; from fineweb_stream.token_files.commands import main; main(sys.argv[1:]);"
+        " print(open('/proc/self/status').read())"
     )
     done = run_module("inspect", tmp_path, code=code)
     (tmp_path / "train.bin").unlink()  # pytest keeps the folders of the last runs
@@ -173,7 +174,7 @@ def test_commands_print(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines() == summarize(tmp_path, seed=5).render()
     assert run_module("decode", path, "--start", -2, "--count", 1).stdout == "hello\n"
-    code = "import sys; from fineweb_stream.look import main; main(sys.argv[1:]); print(*sys.modules)"
+    code = "import sys; from fineweb_stream.token_files.commands import main; main(sys.argv[1:]); print(*sys.modules)"
     for command in ("inspect", "decode"):
         assert not {"matplotlib", "tiktoken", "pyarrow"} & set(run_module(command, path, code=code).stdout.split())
 

@@ -164,8 +164,10 @@ class Watch:
 
 def make_slow(watch: Watch) -> None:
     """Small blocks, many commits, and time enough in each phase."""
-    from fineweb_stream import api, disk, run, shards
-    from fineweb_stream.worker import get_encoder
+    from fineweb_stream import api
+    from fineweb_stream.output import files, shards
+    from fineweb_stream.pipeline import run
+    from fineweb_stream.pipeline.worker import get_encoder
 
     get_encoder("tiktoken")
     make_sources = api.make_sources
@@ -173,10 +175,10 @@ def make_slow(watch: Watch) -> None:
     run.COMMIT_SECONDS = COMMIT_SECONDS
     watch.count(run.Run, "_absorb", is_durable=False)
     watch.count(run.Record, "write", is_durable=True)
-    watch.wrap(disk, "_write_all", None, 0.0003)
-    watch.wrap(disk, "replace", None, 0.001)
-    watch.wrap(disk, "remove", None, 0.001)
-    watch.wrap(disk.Part, "copy_from", None, 0.002)
+    watch.wrap(files, "_write_all", None, 0.0003)
+    watch.wrap(files, "replace", None, 0.001)
+    watch.wrap(files, "remove", None, 0.001)
+    watch.wrap(files.Part, "copy_from", None, 0.002)
     watch.wrap(run.Run, "_absorb", None, BLOCK_SECONDS / 2)
     watch.wrap(run.Run, "_encode", "encode", 0)
     watch.wrap(run.Run, "_commit", "commit", 0.001)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from fineweb_stream import prepare
-from fineweb_stream.vocab import EOT_ID
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 N_IDS = EOT_ID + 1
 Ids = npt.NDArray[np.int64]

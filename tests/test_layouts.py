@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_stream import cli, layouts, open_tokens, prepare, record, run
-from fineweb_stream.errors import InputError, PrepareError
-from fineweb_stream.inspect import decode, summarize
-from fineweb_stream.layouts import LAYOUTS
-from fineweb_stream.plan import Estimate, disk_needed
-from fineweb_stream.record import read_record
-from fineweb_stream.settings import Settings
-from fineweb_stream.verify import verify
+from fineweb_stream import cli, open_tokens, prepare
+from fineweb_stream.output import layouts, manifest
+from fineweb_stream.output.layouts import LAYOUTS
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.verify import verify
+from fineweb_stream.pipeline import run
+from fineweb_stream.pipeline.plan import Estimate, disk_needed
+from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.support.errors import InputError, PrepareError
+from fineweb_stream.token_files.summary import decode, summarize
 
 from .helpers import read_ids, write_jsonl
 from .test_contracts import FORMATS, prepare_in_blocks, write_documents
@@ -209,7 +211,7 @@ def test_a_record_without_a_layout_is_nanogpts(corpus_path: Path, tmp_path: Path
 
     def write(settings: dict[str, Any]) -> None:
         changed = {name: value for name, value in content.items() if name != "checksum"} | {"settings": settings}
-        text = json.dumps(changed | {"checksum": record._checksum(changed)})
+        text = json.dumps(changed | {"checksum": manifest._checksum(changed)})
         (out / "prepare.json").write_text(text)
 
     write(content["settings"] | {"layout": "webdataset"})
@@ -400,7 +402,7 @@ def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypa
 def test_disk_that_is_needed(n_tokens: int, layout: str, tmp_path: Path) -> None:
     """The plan asks for what the files will take, headers included, and not for a copy of the shards."""
     estimate = Estimate(n_tokens, 4.0, 0.0, 1.0, True)
-    needed = disk_needed(estimate, Settings(shard_tokens=1000, layout=layout), record.State())
+    needed = disk_needed(estimate, Settings(shard_tokens=1000, layout=layout), manifest.State())
     n_files = -(-n_tokens // 1000) + 1
     taken = 2 * n_tokens + n_files * LAYOUTS[layout].header_bytes
     assert taken <= needed <= taken + LAYOUTS[layout].header_bytes

@@ -19,9 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from fineweb_stream import lock, prepare, run
-from fineweb_stream.errors import InputError
-from fineweb_stream.guard import process_start
+from fineweb_stream import prepare
+from fineweb_stream.memory.guard import process_start
+from fineweb_stream.output import lock
+from fineweb_stream.pipeline import run
+from fineweb_stream.support.errors import InputError
 
 from .conftest import ROOT
 from .helpers import outputs
@@ -171,7 +173,8 @@ def test_lock_after_sigkill(corpus_path: Path, tmp_path: Path, capsys) -> None:
     """A killed run's lock is taken over even while nobody has collected the dead process (a zombie)."""
     code = f"""
 import os, signal
-from fineweb_stream import prepare, run
+from fineweb_stream import prepare
+from fineweb_stream.pipeline import run
 run.Run._absorb = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 prepare({str(corpus_path)!r}, {str(tmp_path / "out")!r}, quiet=True, shard_tokens=1500, engine="tiktoken")
 """

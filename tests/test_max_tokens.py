@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fineweb_stream import disk, prepare
-from fineweb_stream.changes import CHANGES_NAME
-from fineweb_stream.errors import DiskError, InputError
-from fineweb_stream.record import read_record
-from fineweb_stream.verify import verify
+from fineweb_stream import prepare
+from fineweb_stream.output import files
+from fineweb_stream.output.changes import CHANGES_NAME
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.verify import verify
+from fineweb_stream.support.errors import DiskError, InputError
 
 from .helpers import outputs, read_ids, write_jsonl
 from .test_contracts import prepare_in_blocks
@@ -104,7 +105,7 @@ def test_the_plan_is_for_what_will_be_read(tmp_path, monkeypatch, capsys) -> Non
     assert part.train_tokens == whole.train_tokens // 10
     assert part.val_tokens == pytest.approx(whole.val_tokens / 10, rel=0.01)
     assert f"{part.train_tokens:,} of them for train (--max-tokens)" in capsys.readouterr().out
-    monkeypatch.setattr(disk, "free_bytes", lambda folder: 2 * 2 * part.train_tokens)
+    monkeypatch.setattr(files, "free_bytes", lambda folder: 2 * 2 * part.train_tokens)
     with pytest.raises(DiskError):
         prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02)
     prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02, max_tokens=part.train_tokens)

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import prepare
-from fineweb_stream.guard import MB
+from fineweb_stream.memory.guard import MB
 
 from .conftest import ROOT
 from .helpers import both_splits, document_ids, outputs, split_at_eot, write_jsonl

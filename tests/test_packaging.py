@@ -23,7 +23,7 @@ from .conftest import ROOT
 IGNORED = shutil.ignore_patterns(
     ".git", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info", "*.bin"
 )
-PACKED = ["gpt2_merges.npy", "py.typed", "__main__.py", "sources/parquet.py"]
+PACKED = ["tokenizer/gpt2_merges.npy", "py.typed", "__main__.py", "inputs/parquet.py"]
 
 
 def run(*command: object, cwd: Path) -> str:

@@ -1,6 +1,6 @@
 """Power loss at every moment: what was not fsynced is gone, wholly or in part, and the run that follows is right.
 
-A run is recorded through a layer over the system calls of `fineweb_stream/disk.py`. Every prefix of that log is then
+A run is recorded through a layer over the system calls of `output/files.py`. Every prefix of that log is then
 replayed as what a disk may hold after the power went off right there: a file's content is safe once the file was
 fsynced, a name once its folder was. Everything later is lost, or there, or partly there: files of the new length full
 of zeros, names in any order.
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fineweb_stream import api, disk, lock, run
+from fineweb_stream import api
+from fineweb_stream.output import files, lock
+from fineweb_stream.pipeline import run
 
 from .helpers import write_jsonl
 from .test_contracts import prepare_in_blocks
@@ -55,7 +57,7 @@ class Disk:
 
 
 class RecordingOs:
-    """Stands in for `os` in `disk.py`: does what it is told, and takes down what changes the folder."""
+    """Stands in for `os` in `files.py`: does what it is told, and takes down what changes the folder."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -117,7 +119,7 @@ class RecordingOs:
 
 @contextlib.contextmanager
 def recording(folder: Path) -> Iterator[Disk]:
-    """Take down all that `disk.py` does to a folder, which may hold what an earlier run has left."""
+    """Take down all that `files.py` does to a folder, which may hold what an earlier run has left."""
     recorded = Disk(folder)
     for path in sorted(folder.iterdir()):
         recorded.n_inodes += 1
@@ -135,7 +137,7 @@ def recording(folder: Path) -> Iterator[Disk]:
         unlink(path, missing_ok)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "os", RecordingOs(recorded))
+        patch.setattr(files, "os", RecordingOs(recorded))
         patch.setattr(Path, "unlink", unlink_recorded)
         yield recorded
     assert state_after(recorded.log, KEPT) == read_folder(folder), "the layer does not see all that is done"
@@ -297,8 +299,8 @@ def stop_at(stop: str, prepare: Callable[[], None]) -> None:
         return wrapped
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(disk, "write_whole", dying(disk.write_whole, lambda path: path))
-        patch.setattr(disk.Part, "copy_from", dying(disk.Part.copy_from, lambda part: part.path))
+        patch.setattr(files, "write_whole", dying(files.write_whole, lambda path: path))
+        patch.setattr(files.Part, "copy_from", dying(files.Part.copy_from, lambda part: part.path))
         prepare()
 
 

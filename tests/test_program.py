@@ -160,8 +160,8 @@ def test_importing_is_cheap() -> None:
 
 def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
     """Without a terminal, progress is whole lines with percent, tokens, rates, shard and memory."""
-    from fineweb_stream import progress
-    from fineweb_stream.record import State
+    from fineweb_stream.output.manifest import State
+    from fineweb_stream.pipeline import progress
 
     state = State(input_bytes=50, text_bytes=1000, train_tokens=2_000_000)
     watch = progress.Progress(state, total_bytes=200)

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import hub as transport
-from fineweb_stream import remote, waiting
-from fineweb_stream.addresses import kept, shown
-from fineweb_stream.errors import InputError, PrepareError, RemoteError
-from fineweb_stream.listing import RemoteFile, is_remote, list_remote
-from fineweb_stream.remote import RemoteReader, check_remote
+from fineweb_stream.remote import ranges
+from fineweb_stream.remote import retry as transport
+from fineweb_stream.remote.hub import RemoteFile, is_remote, list_remote
+from fineweb_stream.remote.ranges import RemoteReader, check_remote
+from fineweb_stream.support import waiting
+from fineweb_stream.support.errors import InputError, PrepareError, RemoteError
+from fineweb_stream.support.redact import kept, shown
 
 from .hub_server import BAD_TOKEN, ENTRY_NOT_FOUND, GATED, NO_TOKEN, Fault, HubServer, rate_limited
 
@@ -86,7 +87,7 @@ def file(request: pytest.FixtureRequest, hub: HubServer) -> RemoteFile:
 
 
 def read(file: RemoteFile, start: int, stop: int, wait: Any) -> bytes:
-    return remote.read_remote(file.url, file.version, file.size, start, stop, wait)
+    return ranges.read_remote(file.url, file.version, file.size, start, stop, wait)
 
 
 def fail_bodies(hub: HubServer, faults: list[Fault]) -> None:
@@ -171,7 +172,7 @@ def test_list(folder: Path, monkeypatch: pytest.MonkeyPatch, page_size: int) -> 
         }.items():
             assert paths(list_remote(NAME + name)) == want, name
         (d,) = list_remote(f"{NAME}/data/x y/d#1.txt.gz")
-        assert remote.read_remote(d.url, d.version, d.size, 0, 1) == b"d"
+        assert ranges.read_remote(d.url, d.version, d.size, 0, 1) == b"d"
 
 
 def test_list_as_the_real_client(hub: HubServer) -> None:
@@ -373,11 +374,11 @@ def test_stopping(hub: HubServer, file: RemoteFile) -> None:
     with waiting.until(stop.is_set):
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
-                remote.read_remote(file.url, file.version, file.size, 0, 10)
+                ranges.read_remote(file.url, file.version, file.size, 0, 10)
     timer.join()
     assert len(hub.log) == 1
     hub.faults = []
-    assert remote.read_remote(file.url, file.version, file.size, 0, 10) == DATA[:10], "it was another's end"
+    assert ranges.read_remote(file.url, file.version, file.size, 0, 10) == DATA[:10], "it was another's end"
 
 
 def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +388,7 @@ def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.Mon
         hub.faults = lambda request, fault=fault: fault  # type: ignore[misc]
         start = time.monotonic()
         with pytest.raises(RemoteError, match="the same command continues") as caught:
-            remote.read_remote(file.url, file.version, file.size, 0, 10)
+            ranges.read_remote(file.url, file.version, file.size, 0, 10)
         assert 0.1 <= time.monotonic() - start < 5
         assert isinstance(caught.value, PrepareError) and caught.value.exit_status == 1
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import prepare
-from fineweb_stream.plan import N_REMOTE_SAMPLES
+from fineweb_stream.pipeline.plan import N_REMOTE_SAMPLES
 
 from .conftest import ROOT
 from .helpers import outputs, write_parquet

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import hub, prepare
-from fineweb_stream.errors import InputError, Interrupted, PrepareError
+from fineweb_stream import prepare
+from fineweb_stream.remote import retry
+from fineweb_stream.support.errors import InputError, Interrupted, PrepareError
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl, write_parquet
@@ -43,8 +44,8 @@ def expected(hub_folder, tmp_path) -> dict[str, bytes]:
 
 @pytest.fixture
 def server(hub_folder, monkeypatch):
-    monkeypatch.setattr(hub, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(retry, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "TIMEOUT_SECONDS", 2.0)
     with HubServer(hub_folder) as server:
         server.commit("o/n")
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -72,7 +73,7 @@ FAULTS = {
 def test_a_bad_network(server, expected, tmp_path, monkeypatch, fault: Fault) -> None:
     """Every third read goes wrong: the same bytes all the same."""
     if fault.stall:
-        monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 0.3)
+        monkeypatch.setattr(retry, "TIMEOUT_SECONDS", 0.3)
     n_reads = 0
 
     def faults(request: Request) -> Fault | None:
@@ -173,7 +174,7 @@ def test_no_input_and_no_network(tmp_path) -> None:
 
 def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> None:
     """A network that stays away: the run saves, names the host, and the same command goes on later."""
-    monkeypatch.setattr(hub, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.5)
     n_reads = 0
 
     def faults(request: object) -> Fault | None:
@@ -283,8 +284,8 @@ def test_secrets_are_not_in_the_log_of_an_error(server, hub_folder, monkeypatch,
     def fail(url: str, *_: object) -> bytes:
         raise RuntimeError(f"odd: {url}")
 
-    monkeypatch.setattr("fineweb_stream.sources.jsonl.read_block", lambda block: fail(block.source.input.path))
-    monkeypatch.setattr("fineweb_stream.plan.estimate", lambda *_: None)
+    monkeypatch.setattr("fineweb_stream.inputs.jsonl.read_block", lambda block: fail(block.source.input.path))
+    monkeypatch.setattr("fineweb_stream.pipeline.plan.estimate", lambda *_: None)
     with pytest.raises(PrepareError, match="RuntimeError: odd") as caught:
         prepare(f"{server.url}/files/c.jsonl?sig=S3CRET", tmp_path / "out", quiet=True)
     log = (tmp_path / "out" / "prepare.log").read_text()

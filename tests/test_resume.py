@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import api, cli, encoder, prepare, run
-from fineweb_stream.errors import InputError
-from fineweb_stream.record import read_record
-from fineweb_stream.storage import InputFile
+from fineweb_stream import api, cli, prepare
+from fineweb_stream.inputs.storage import InputFile
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.pipeline import run
+from fineweb_stream.support.errors import InputError
+from fineweb_stream.tokenizer import encoder
 
 from .helpers import outputs, write_jsonl
 from .test_contracts import FORMATS, prepare_in_blocks, write_documents
@@ -335,7 +337,7 @@ def test_any_other_exception(place: str, error: type[BaseException], corpus_path
         "while writing": (run.Run, "_absorb", 5),
     }[place]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fineweb_stream.plan.estimate", lambda *args: None)  # it calls the encoder too
+        patch.setattr("fineweb_stream.pipeline.plan.estimate", lambda *args: None)  # it calls the encoder too
         patch.setattr(api, "make_sources", lambda *args: [replace(one, block_bytes=2000) for one in real(*args)])
         patch.setattr(owner, name, panicking(getattr(owner, name), n, error))
         assert cli.main(arguments) == 1

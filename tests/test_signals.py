@@ -26,9 +26,9 @@ import psutil
 import pytest
 
 from fineweb_stream import prepare
-from fineweb_stream.errors import Interrupted
-from fineweb_stream.record import read_record
-from fineweb_stream.signals import Signals
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.support.errors import Interrupted
+from fineweb_stream.support.signals import Signals
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl
@@ -74,9 +74,12 @@ sys.meta_path.insert(0, Finder())
 from fineweb_stream import cli
 
 def patch():
-    from fineweb_stream import api, disk, inputs, lock, run, shards, worker
+    from fineweb_stream import api
+    from fineweb_stream.output import files, lock, shards
+    from fineweb_stream.inputs import discover
+    from fineweb_stream.pipeline import run, worker
     {{
-        "look at the inputs": lambda: wrap(inputs, "_describe"),
+        "look at the inputs": lambda: wrap(discover, "_describe"),
         "lock": lambda: wrap(lock, "_create", after=True),
         "look at the record": lambda: wrap(api, "open_record"),
         "build the engine": lambda: wrap(run, "get_encoder"),
@@ -85,7 +88,7 @@ def patch():
         "commit": lambda: wrap(run.Record, "write", 3),
         "shard end": lambda: wrap(shards.ShardWriter, "_complete_shard", 2),
         "end of encoding": lambda: wrap(run.Run, "_finish_encoding"),
-        "merge": lambda: wrap(disk.Part, "copy_from", 2),
+        "merge": lambda: wrap(files.Part, "copy_from", 2),
         "finish": lambda: wrap(run, "merge", after=True),
         "long block": lambda: wrap(run.Watch, "max_blocks", 2),
     }}.get(PHASE, lambda: None)()
@@ -294,7 +297,8 @@ def test_in_a_script(text: Path, tmp_path: Path) -> None:
     """`prepare()` in a script raises a KeyboardInterrupt, and gives the signals back as they were."""
     code = f"""
 import signal, sys, threading
-from fineweb_stream import prepare, run
+from fineweb_stream import prepare
+from fineweb_stream.pipeline import run
 before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
 tick = run.Run._absorb
 run.Run._absorb = lambda *args: (signal.raise_signal(signal.SIGTERM), tick(*args))[1]

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fineweb_stream.errors import InputError
-from fineweb_stream.ids import Ids
-from fineweb_stream.shards import shard_path
-from fineweb_stream.tokens import Tokens, open_tokens
+from fineweb_stream.output.shards import shard_path
+from fineweb_stream.support.errors import InputError
+from fineweb_stream.token_files.open import Tokens, open_tokens
+from fineweb_stream.tokenizer.ids import Ids
 
 
 def write_shards(folder: Path, lengths: Sequence[int]) -> Ids:

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from fineweb_stream import vocab
-from fineweb_stream.errors import PrepareError
+from fineweb_stream.support.errors import PrepareError
+from fineweb_stream.tokenizer import gpt2
 
 # What tiktoken pins for the files that OpenAI publishes (tiktoken_ext/openai_public.py).
 R50K_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
@@ -23,27 +23,27 @@ def sha256(text: bytes) -> str:
 
 def test_rank_file_is_the_official_one() -> None:
     """Written as tiktoken's rank file, the vocabulary hashes to what tiktoken pins for r50k_base."""
-    lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(vocab.token_bytes()))
+    lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(gpt2.token_bytes()))
     assert sha256(b"".join(lines)) == R50K_SHA256
 
 
 def test_merges_file_is_the_official_one() -> None:
-    """Written as GPT-2's vocab.bpe, the merges hash to what tiktoken pins for gpt2."""
-    _, merges = vocab.token_names()
+    """Written as GPT-2's gpt2.bpe, the merges hash to what tiktoken pins for gpt2."""
+    _, merges = gpt2.token_names()
     assert sha256(("#version: 0.2\n" + "".join(merge + "\n" for merge in merges)).encode()) == VOCAB_BPE_SHA256
 
 
 def test_json_vocabulary_is_the_official_one() -> None:
     """Written as GPT-2's encoder.json, the vocabulary hashes to what tiktoken pins for gpt2."""
-    names, _ = vocab.token_names()
-    ids = {name: i for i, name in enumerate(names)} | {"<|endoftext|>": vocab.EOT_ID}
+    names, _ = gpt2.token_names()
+    ids = {name: i for i, name in enumerate(names)} | {"<|endoftext|>": gpt2.EOT_ID}
     assert sha256(json.dumps(ids).encode()) == ENCODER_JSON_SHA256
 
 
 def test_tokenizer_json_has_all_of_it() -> None:
     """It is put together by hand: every name and merge comes out of it as it went in, quotes and backslashes too."""
-    names, merges = vocab.token_names()
-    model = json.loads(vocab.tokenizer_json())["model"]
+    names, merges = gpt2.token_names()
+    model = json.loads(gpt2.tokenizer_json())["model"]
     assert list(model["vocab"].items()) == [(name, i) for i, name in enumerate(names)]
     assert model["merges"] == merges
     assert any('"' in name for name in names) and any("\\" in merge for merge in merges)
@@ -51,11 +51,11 @@ def test_tokenizer_json_has_all_of_it() -> None:
 
 def test_damaged_file_is_refused(tmp_path, monkeypatch) -> None:
     """A vocabulary that was changed, or is missing, is never used."""
-    damaged = bytearray(vocab.MERGES_PATH.read_bytes())
+    damaged = bytearray(gpt2.MERGES_PATH.read_bytes())
     damaged[-1] ^= 1
-    monkeypatch.setattr(vocab, "MERGES_PATH", tmp_path / "merges.npy")
+    monkeypatch.setattr(gpt2, "MERGES_PATH", tmp_path / "merges.npy")
     with pytest.raises(PrepareError, match="not beside the code"):
-        vocab.load_merges()
+        gpt2.load_merges()
     (tmp_path / "merges.npy").write_bytes(damaged)
     with pytest.raises(PrepareError, match="SHA-256 differs"):
-        vocab.load_merges()
+        gpt2.load_merges()

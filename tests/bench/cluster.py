@@ -26,11 +26,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)  # for the worker processes
 
-from fineweb_stream import __version__, cluster, prepare, run  # noqa: E402
-from fineweb_stream.blocks import Block, Input, ReadOptions  # noqa: E402
-from fineweb_stream.executors import BLOCKS_PER_WORKER, Window  # noqa: E402
-from fineweb_stream.needs import Needs, find_needs  # noqa: E402
-from fineweb_stream.worker import Encoded  # noqa: E402
+from fineweb_stream import __version__, prepare  # noqa: E402
+from fineweb_stream.cluster import client  # noqa: E402
+from fineweb_stream.cluster.needs import Needs, find_needs  # noqa: E402
+from fineweb_stream.inputs.blocks import Block, Input, ReadOptions  # noqa: E402
+from fineweb_stream.pipeline import run  # noqa: E402
+from fineweb_stream.pipeline.schedule import BLOCKS_PER_WORKER, Window  # noqa: E402
+from fineweb_stream.pipeline.worker import Encoded  # noqa: E402
 
 BLOCK_TOKENS = 250_000
 """What a block of 1 MiB of English text comes to, in documents of 1,000 tokens."""
@@ -78,7 +80,7 @@ def written(mapped: Callable[..., object], n_blocks: int, folder: Path) -> tuple
     with (
         mock.patch("fineweb_stream.api.make_sources", lambda *_: [source]),
         mock.patch.object(run, "map_ordered", lambda _, encode, *args: mapped(*args)),
-        mock.patch("fineweb_stream.ahead.check_unchanged", lambda _: None),
+        mock.patch("fineweb_stream.pipeline.ahead.check_unchanged", lambda _: None),
         mock.patch.object(run.Run, "_finish_encoding", timed),
     ):
         started = time.perf_counter()
@@ -102,7 +104,7 @@ def tick_if_due(tick: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def connected(n_workers: int, needs: Needs, direct: bool) -> Iterator[cluster.Cluster]:
+def connected(n_workers: int, needs: Needs, direct: bool) -> Iterator[client.Cluster]:
     """Start worker processes of one thread on this machine, and connect to them."""
     import distributed
 
@@ -115,7 +117,7 @@ def connected(n_workers: int, needs: Needs, direct: bool) -> Iterator[cluster.Cl
     with (
         distributed.LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as local,
         mock.patch.object(distributed, "Client", made),
-        cluster.connect(local.scheduler_address, needs) as found,
+        client.connect(local.scheduler_address, needs) as found,
     ):
         yield found
 
@@ -140,10 +142,10 @@ def measure_arrays(n_workers: int, n_blocks: int, writes: bool, direct: bool, fo
 
 
 def measure_encode(n_workers: int, corpus: Path, engine: str, repeat: int, window: int) -> str:
-    from fineweb_stream.inputs import find_inputs
-    from fineweb_stream.settings import Settings
-    from fineweb_stream.sources import make_sources
-    from fineweb_stream.worker import encode_block
+    from fineweb_stream.inputs.discover import find_inputs
+    from fineweb_stream.inputs.sources import make_sources
+    from fineweb_stream.pipeline.settings import Settings
+    from fineweb_stream.pipeline.worker import encode_block
 
     sources = make_sources(find_inputs([str(corpus)]), Settings())
     blocks = [block for source in sources for block in source.iter_blocks(0)]

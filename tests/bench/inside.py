@@ -52,7 +52,7 @@ def batches(texts: Iterable[str]) -> list[list[str]]:
 
 def encode_tiktoken_ordinary(folder: Path) -> Timed:
     """The base: tiktoken's own `encode_ordinary`, one document after the other."""
-    from fineweb_stream.vocab import tiktoken_encoding
+    from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
 
     encoding, texts = tiktoken_encoding(), list(iter_parquet(folder / "corpus.parquet"))
     return timed(lambda: exhaust(map(encoding.encode_ordinary, texts)))
@@ -60,7 +60,7 @@ def encode_tiktoken_ordinary(folder: Path) -> Timed:
 
 def encode_tiktoken_batch(folder: Path, n_threads: int) -> Timed:
     """Its `encode_ordinary_batch`, about a MiB of documents a call: the lists of all would fill memory."""
-    from fineweb_stream.vocab import tiktoken_encoding
+    from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
 
     encoding, groups = tiktoken_encoding(), batches(iter_parquet(folder / "corpus.parquet"))
     return timed(lambda: exhaust(encoding.encode_ordinary_batch(group, num_threads=n_threads) for group in groups))
@@ -73,7 +73,7 @@ def encode(folder: Path, engine: str, n_threads: int) -> Timed:
 
 def encode_text(folder: Path, engine: str, n_threads: int) -> Timed:
     """Our Encoder over one long text, in chunks cut where no id changes."""
-    from fineweb_stream.cuts import iter_chunks
+    from fineweb_stream.tokenizer.cuts import iter_chunks
 
     text = (folder / "corpus.txt").read_text(encoding="utf-8")
     return _encode(batches(iter_chunks(text)), engine, n_threads, eot=False)
@@ -128,7 +128,7 @@ def check_share(folder: Path) -> Timed:
     neither: the encoder is made in a run before these, which also warms what is slow the first time. Of the four runs
     the middle two are checked, so that a drift hits both kinds alike.
     """
-    from fineweb_stream import worker
+    from fineweb_stream.pipeline import worker
 
     names = [name for name in vars(worker) if name.endswith("CHECK_CHARS")]
     assert names, "fineweb_stream.worker has no constant *CHECK_CHARS: how is the cross-check set now?"

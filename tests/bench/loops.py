@@ -29,7 +29,7 @@ def gpt2() -> Any:
     """Return GPT-2's encoding, and put it where `tiktoken.get_encoding` looks: then no copy of it needs the network."""
     import tiktoken
 
-    from fineweb_stream.vocab import tiktoken_encoding
+    from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
 
     tiktoken.registry.ENCODINGS["gpt2"] = tiktoken_encoding()
     return tiktoken.get_encoding("gpt2")

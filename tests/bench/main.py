@@ -88,7 +88,7 @@ def _environment(work: Path) -> dict[str, str]:
 
 def _write_tokenizer(work: Path) -> Path:
     """Write GPT-2's `tokenizer.json` for datatrove, with the end-of-text token, which ours leaves out."""
-    from fineweb_stream.vocab import EOT_ID, tokenizer_json
+    from fineweb_stream.tokenizer.gpt2 import EOT_ID, tokenizer_json
 
     tokenizer = json.loads(tokenizer_json())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

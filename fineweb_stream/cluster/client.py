@@ -1,0 +1,236 @@
+"""Workers on other machines: Dask's executor under the same ordered window, several blocks to a task.
+
+Dask schedules, moves, retries and guards the workers' memory. Here are only: the connection, a look at what each worker
+has, the grouping (a task costs about a millisecond, whatever its size), and Dask's failures said in words.
+
+Not covered: starting workers (see docs/cluster.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+from ..inputs.blocks import Block
+from ..pipeline.schedule import TICK_SECONDS, Window, WorkerError, map_ordered
+from ..pipeline.worker import Encoded
+from ..support.errors import InputError, PrepareError
+from .needs import Needs, check_here, find_missing, install_hint, is_file
+
+GROUP_BYTES = 8 << 20
+"""How much text a task gets at most, unless one block is more."""
+
+RETRIES = 2
+"""How often Dask tries a failed task again. (A task whose worker was lost is Dask's `allowed-failures` to count.)"""
+
+CONNECT_SECONDS = 10
+COUNT_SECONDS = 1.0
+Encode = Callable[[Block], Encoded]
+
+
+class Group(NamedTuple):
+    """Consecutive blocks that make one task: for `map_ordered`, an item like a block."""
+
+    blocks: list[Block]
+    n_bytes: int
+
+
+class GroupError(Exception):
+    """A block of a group failed, with `error`; `done` is what became of those before it."""
+
+    def __init__(self, done: list[Encoded], error: Exception) -> None:
+        super().__init__(done, error)
+        self.done = done
+        self.error = error
+
+
+def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str) -> list[Encoded]:
+    """In a task: encode a group's blocks, whose paths start at `folder`; `GroupError` has those before a bad one."""
+    done: list[Encoded] = []
+    try:
+        check_here(needs)
+        for block in group.blocks:
+            done.append(function(_in_folder(block, folder)))
+    except Exception as error:
+        raise GroupError(done, error) from error
+    return done
+
+
+class Cluster:
+    """A connection to a scheduler, whose workers have what is needed; made by `connect`."""
+
+    def __init__(self, address: str, client: Any, needs: Needs, say: Callable[[str], None]) -> None:
+        self._address, self._client, self._needs, self._say = address, client, needs, say
+        self._executor = client.get_executor(pure=False, retries=RETRIES)
+        self._n_threads = 0
+        self._counted = -COUNT_SECONDS
+
+    @property
+    def n_threads(self) -> int:
+        """How many threads the workers have, as of a second ago; 0 while there is no worker."""
+        self._count_threads()
+        return self._n_threads
+
+    def _count_threads(self) -> None:
+        if time.monotonic() - self._counted < COUNT_SECONDS:
+            return
+        before = self._n_threads
+        with contextlib.suppress(OSError, TimeoutError):  # a busy scheduler; a lost one is seen by its status
+            self._n_threads = sum(self._client.nthreads(callback_timeout=5).values())
+        self._counted = time.monotonic()
+        if before and not self._n_threads:
+            self._say(f"{self._address}: all workers are gone; waiting for one (dask worker {self._address})")
+
+    def map_blocks(
+        self, function: Encode, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
+    ) -> Iterator[tuple[Block, Encoded]]:
+        """Yield each block with `function(block)`, which must pickle, as `map_ordered` does; `window` counts tasks.
+
+        Raises `WorkerError`, and `PrepareError` when the scheduler is lost.
+        """
+
+        def watch() -> None:
+            self._check_status()
+            self._count_threads()
+            tick()
+
+        encode: Any = functools.partial(encode_blocks, function=function, needs=self._needs, folder=os.getcwd())
+        groups: Any = self._iter_groups(blocks, window)
+        try:
+            for item, encoded in map_ordered(self._executor, encode, groups, window, watch):
+                yield from zip(cast(Group, item).blocks, cast(list[Encoded], encoded), strict=True)
+        except WorkerError as error:
+            group, cause = cast(Group, error.block), error.__cause__
+            done = cause.done if isinstance(cause, GroupError) else []
+            yield from zip(group.blocks, done, strict=False)
+            raise WorkerError(group.blocks[len(done)]) from _explain(group, cause)
+        except CancelledError:
+            raise self._lost() from None
+        finally:
+            if isinstance(blocks, Generator):
+                blocks.close()  # a traceback may keep it, and with it an open file
+
+    def _iter_groups(self, blocks: Iterable[Block | None], window: Window) -> Iterator[Group | None]:
+        """Group blocks, so that each thread can have two tasks within the window; none waits for one that is late."""
+        group: list[Block] = []
+        n_bytes = 0
+        for block in blocks:
+            if block is not None:
+                group.append(block)
+                n_bytes += block.n_bytes
+            elif not group:
+                yield None
+            if group and (
+                block is None or n_bytes >= min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1)))
+            ):
+                yield Group(group, n_bytes)
+                group, n_bytes = [], 0
+        if group:
+            yield Group(group, n_bytes)
+
+    def check_workers(self) -> None:
+        """Look at every worker; `InputError` names the first that lacks something, and how many do."""
+        found = self._client.run(find_missing, self._needs, on_error="return")
+        complaints = []
+        for address, missing in found.items():
+            if isinstance(missing, OSError):
+                continue  # it has just gone
+            if isinstance(missing, Exception):
+                version = self._needs.version
+                what = f"cannot run fineweb_stream {version}: {missing}"
+                missing = (what, install_hint(version))
+            if missing:
+                complaints.append((f"worker {address}: {missing[0]}", missing[1]))
+        if complaints:
+            message, hint = complaints[0]
+            more = f" ({len(complaints)} of {len(found)} workers)" if len(complaints) > 1 else ""
+            raise InputError(message + more, hint)
+
+    def wait_for_workers(self, seconds: float) -> None:
+        """Return once there is a worker; `InputError` when there is none for so long."""
+        deadline = time.monotonic() + seconds
+        start = f"dask worker {self._address}"
+        if not self.n_threads:
+            self._say(f"{self._address}: no worker yet; waiting up to {seconds:,.0f} s for one ({start})")
+        while not self.n_threads:
+            self._check_status()
+            if time.monotonic() > deadline:
+                raise InputError(f"{self._address}: no worker came within {seconds:,.0f} s", f"start some: {start}")
+            time.sleep(TICK_SECONDS)
+
+    def _check_status(self) -> None:
+        if self._client.status != "running":
+            raise self._lost()
+
+    def _lost(self) -> PrepareError:
+        return PrepareError(f"lost the scheduler {self._address}", "start it again, or go on without --cluster")
+
+
+@contextlib.contextmanager
+def connect(
+    address: str, needs: Needs, say: Callable[[str], None] = print, wait_seconds: float = 600
+) -> Iterator[Cluster]:
+    """Connect to a scheduler, wait until it has a worker, and see that all workers have what is needed.
+
+    Raises `InputError` for what can be mended before the start: no Dask, no scheduler, no worker, one that lacks
+    something.
+    """
+    try:
+        import distributed
+        from distributed.comm.addressing import resolve_address
+    except ImportError:
+        raise InputError("a cluster needs Dask, which is not installed", 'pip install "distributed"') from None
+    try:
+        with contextlib.suppress(OSError):  # a host that is not known yet may be in a moment
+            resolve_address(address)
+    except ValueError as error:  # from here: a client that could not be made would speak up at the program's end
+        raise InputError(f"{address!r} is no scheduler's address: {error}", "as in --cluster tcp://host:8786") from None
+    logger = logging.getLogger("distributed")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # what it warns of, we say
+    try:
+        # Results come straight from the workers: through the scheduler they would cross the network twice.
+        make: Any = distributed.Client
+        client = make(address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True)
+    except OSError as error:
+        raise InputError(
+            f"no scheduler answers at {address}: {error}", "start one (dask scheduler) and give the address it prints"
+        ) from None
+    try:
+        cluster = Cluster(address, client, needs, say)
+        cluster.wait_for_workers(wait_seconds)
+        cluster.check_workers()
+        yield cluster
+    finally:
+        client.close(timeout=5)
+        logger.setLevel(level)
+
+
+def _in_folder(block: Block, folder: str) -> Block:
+    """Return the block with an absolute path: a worker has a current folder of its own."""
+    source: Any = block.source
+    if not is_file(source):
+        return block
+    path = os.path.join(folder, source.input.path)
+    return replace(block, source=replace(source, input=replace(source.input, path=path)))
+
+
+def _explain(group: Group, cause: BaseException | None) -> BaseException | None:
+    """Return why a group failed: a lost worker in our words."""
+    if isinstance(cause, GroupError):
+        return cause.error
+    if type(cause).__name__ != "KilledWorker":
+        return cause
+    first, last = group.blocks[0], group.blocks[-1]
+    return PrepareError(
+        f"{first.source.input.shown}, from {first.start:,}: each worker that took this was lost ({len(group.blocks)}"
+        f" blocks, to {last.stop:,})",
+        "their logs say why; for want of memory: dask worker --memory-limit, with fewer --nthreads",
+    )

@@ -1,0 +1,69 @@
+"""What a worker on another machine must have: our version, the packages in use, and sight of the inputs."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .. import __version__
+from ..inputs.blocks import Source
+from ..support.errors import InputError
+
+
+class Needs(NamedTuple):
+    """What a worker must have: our version, some packages, and sight of the first input (`path` "": none to see)."""
+
+    version: str
+    modules: tuple[str, ...]
+    path: str
+    size: int
+
+
+def find_needs(engine: str, sources: Sequence[Source]) -> Needs:
+    """Return what each worker must have for this engine and these inputs."""
+    packages = {"pyarrow": any(s.input.format == "parquet" for s in sources), "fastokens": engine == "fastokens"}
+    modules = tuple(name for name, is_needed in packages.items() if is_needed)
+    first = next((s.input for s in sources if is_file(s)), None)
+    return Needs(__version__, modules, os.path.abspath(first.path) if first else "", first.size if first else 0)
+
+
+def install_hint(version: str) -> str:
+    """Say how a worker comes to this version of the package."""
+    return f"install fineweb_stream {version} there (pip install . in its folder), and start the worker anew"
+
+
+def find_missing(needs: Needs) -> tuple[str, str] | None:
+    """In a worker: return what it lacks and what to type there; None when it has all."""
+    if __version__ != needs.version:
+        return (
+            f"has fineweb_stream {__version__}, here it is {needs.version}: ids could differ",
+            install_hint(needs.version),
+        )
+    for name in needs.modules:
+        if importlib.util.find_spec(name) is None:
+            return f"{name} is not installed", f"type there: pip install {name}, and start the worker anew"
+    if not needs.path:
+        return None
+    hint = f"type there: ls -l {needs.path} (workers read the inputs themselves: put them in a folder all share)"
+    try:
+        size = os.stat(needs.path).st_size
+    except OSError as error:
+        return f"cannot see {needs.path}: {error.strerror}", hint
+    return None if size == needs.size else (f"{needs.path} has {size:,} bytes there, {needs.size:,} here", hint)
+
+
+@functools.cache
+def check_here(needs: Needs) -> None:
+    """In a task: raise `InputError` when this worker, which may have joined later, lacks something."""
+    from distributed import get_worker
+
+    if missing := find_missing(needs):
+        raise InputError(f"worker {get_worker().address}: {missing[0]}", missing[1])
+
+
+def is_file(source: Source) -> bool:
+    """Tell whether workers read the input themselves: streams and the demo travel with their blocks."""
+    return not source.input.is_stream and source.input.format != "demo" and "://" not in source.input.path

@@ -1,0 +1,107 @@
+"""Compressed files as streams of their bytes: gzip, zstd, xz, bzip2; of several members or frames, whole or refused.
+
+The standard readers pass over garbage after the last member, and one of them over a cut: here both are errors that name
+the place.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from ..support.errors import InputError
+
+_READ_BYTES = 16 << 10
+_PIECE_BYTES = {".gz": _READ_BYTES, ".zst": 512, ".xz": 512, ".bz2": 512}
+"""How much is decompressed at a time: a byte becomes at most 1 kB in gzip, and may become 30 kB in the others."""
+
+
+def _zstd() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise InputError("reading .zst files needs zstandard", "pip install zstandard") from None
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+_MAKERS: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(31),  # 31: a gzip header and trailer around the data
+    ".zst": _zstd,
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),  # zero bytes are a whole file of the format before it
+    ".bz2": bz2.BZ2Decompressor,
+}
+
+SUFFIXES = tuple(_MAKERS)
+
+_PADDING = b"\0"
+"""What may follow a member: in xz by its specification, in gzip on tapes; no member of any kind begins with it."""
+
+
+class CompressedFile:
+    """A compressed file, read in order; `n_raw` is how much of the file itself was read (bytes).
+
+    >>> import gzip, io
+    >>> members = gzip.compress(b"one ") + gzip.compress(b"two")
+    >>> CompressedFile(io.BytesIO(members), "c.txt.gz", ".gz").read(100)
+    b'one two'
+
+    Raises `InputError` for a file that was cut off, is damaged, or has something else behind its end.
+    """
+
+    def __init__(self, file: BinaryIO, path: str, suffix: str) -> None:
+        self.n_raw = 0
+        self._file = file
+        self._path = path
+        self._make = _MAKERS[suffix]
+        self._piece_bytes = _PIECE_BYTES[suffix]
+        self._member = self._make()
+        self._raw = b""
+        self._held = bytearray()
+        self._is_begun = False  # whether the present member has seen any of its bytes
+        self._padding = b""  # what may stand before it
+
+    def read(self, n_bytes: int) -> bytes:
+        """Return `n_bytes` of the contents, less only at the end."""
+        while len(self._held) < n_bytes and self._fill():
+            pass
+        data = bytes(self._held[:n_bytes])
+        del self._held[:n_bytes]
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _fill(self) -> bool:
+        """Decompress some more; False at the end."""
+        self._raw = self._raw or self._file.read(_READ_BYTES)
+        raw, self._raw = self._raw[: self._piece_bytes], self._raw[self._piece_bytes :]
+        self.n_raw += len(raw)
+        if not raw:
+            if self._is_begun:
+                raise self._error("is cut off", "fetch the file again")
+            return False
+        if not self._is_begun and not (raw := raw.lstrip(self._padding)):
+            return True
+        try:
+            self._held += self._member.decompress(raw)
+        except Exception as error:  # each library has its own
+            if "too much memory" in str(error):  # zstd --long=28 and more
+                raise self._error(
+                    "needs more than 128 MB to be unpacked", f"unpack it: unzstd --long=31 {self._path}"
+                ) from None
+            raise self._error(f"is damaged, or followed by something else ({error})", "fetch the file again") from None
+        self._is_begun = not self._member.eof
+        if self._member.eof:
+            unused = self._member.unused_data
+            self.n_raw -= len(unused)
+            self._raw = unused + self._raw
+            self._member = self._make()
+            self._padding = _PADDING
+        return True
+
+    def _error(self, what: str, hint: str) -> InputError:
+        return InputError(f"{self._path}: {what} near byte {self.n_raw:,} of the compressed file", hint)

@@ -1,0 +1,54 @@
+"""The corpus that every Python carries: the language reference's topics, about 80 documents of English prose.
+
+Enough to run the main job anywhere, offline, in seconds, and real enough to train on. (From the standard library's
+`pydoc_data.topics`; its text differs a little from one Python version to the next.)
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .blocks import Block, Input, ReadOptions, Texts
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The documents of `pydoc_data.topics`, in the order of their names."""
+
+    number: int
+    input: Input
+    options: ReadOptions
+    unit: str = "document"
+
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
+        """Yield one block with all the rest."""
+        documents = _documents()
+        if start < len(documents):
+            n_bytes = sum(len(document.encode()) for document in documents[start:])
+            yield Block(self, start, len(documents), n_bytes, n_bytes)
+
+    def read(self, block: Block) -> Texts:
+        """Take the documents."""
+        return Texts(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, [])
+
+    def sample(self, n: int) -> list[Block]:
+        """Return all of it."""
+        return list(self.iter_blocks())
+
+    def text_bytes(self) -> int:
+        """Return the size of all documents."""
+        return self.input.size
+
+
+def demo_input() -> Input:
+    """Describe the corpus as an input."""
+    size = sum(len(document.encode()) for document in _documents())
+    return Input("pydoc_data.topics", "demo", size, f"Python {platform.python_version()}")
+
+
+def _documents() -> list[str]:
+    from pydoc_data.topics import topics
+
+    return [topics[name] for name in sorted(topics)]

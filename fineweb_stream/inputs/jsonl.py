@@ -1,0 +1,153 @@
+"""JSON Lines: one JSON object a line, its text in one field. Blocks are byte ranges that end after a newline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..support.errors import RecordError
+from .blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
+from .decoding import BOM, decode
+from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
+
+_SCAN_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """A `.jsonl` or `.ndjson` file. Blank lines count as lines and hold nothing."""
+
+    number: int
+    input: Input
+    options: ReadOptions
+    block_bytes: int = BLOCK_BYTES
+    unit: str = "line"
+
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
+        """Return byte ranges that end after a newline."""
+        return iter_record_blocks(self, start, self.block_bytes, _find_line_end, lambda data: data.rfind(b"\n") + 1)
+
+    def read(self, block: Block) -> Texts:
+        """Parse the lines of a byte range."""
+        return read_lines(read_block(block), block.start, self.options)
+
+    def sample(self, n: int) -> list[Block]:
+        """Return byte ranges spread over the file."""
+        return sample_blocks(self, n, _find_line_end)
+
+    def text_bytes(self) -> int:
+        """Return the file's size."""
+        return self.input.size
+
+
+def _find_line_end(file: InputFile, target: int) -> int:
+    """Return the first byte at `target` or later that begins a line, or the file's end."""
+    position = max(target - 1, 0)
+    while True:
+        window = file.read_at(position, _SCAN_BYTES)
+        at = window.find(b"\n")
+        if at >= 0:
+            return position + at + 1
+        position += len(window)
+        if len(window) < _SCAN_BYTES:
+            return file.end()
+
+
+def read_lines(data: bytes, byte: int, options: ReadOptions) -> Texts:
+    """Parse lines of JSON that stand at `byte` of a file.
+
+    >>> read_lines(b'{"text": "one"}\\n{"text": "two"}\\n', 0, ReadOptions()).texts
+    ['one', 'two']
+
+    Raises `RecordError` for a line that is no object or has no text, unless `options.skip_bad`.
+    """
+    texts: list[str] = []
+    changes: list[Change] = []
+    n_bytes = len(data)
+    if byte == 0:
+        data = data.removeprefix(BOM)
+        byte = n_bytes - len(data)
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    del data  # the lines hold it once more: as much again for a large block
+    parse = _parser()
+    for i, line in enumerate(lines):
+        if line and not line.isspace():
+            try:
+                text, replaced = _read_line(parse, line, byte, i, options)
+                texts.append(text)
+                changes += replaced
+            except RecordError as error:
+                if not options.skip_bad:
+                    raise
+                changes.append(Change(i, byte, "skipped", error.message))
+        byte += len(line) + 1
+    return Texts(texts, n_bytes, len(lines), changes)
+
+
+def _read_line(
+    parse: Callable[[bytes], Any], line: bytes, byte: int, record: int, options: ReadOptions
+) -> tuple[str, list[Change]]:
+    try:
+        text = parse(line)[options.text_column]
+        if isinstance(text, str):
+            return text, []
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        pass  # the slow way finds out whether it is wrong, and how
+    decoded, changes = decode(line, options.errors, byte, record)
+    value = _parse_exactly(decoded, byte, record)
+    text = value.get(options.text_column) if isinstance(value, dict) else None
+    if isinstance(text, str):
+        return text, changes
+    raise _no_text(value, byte, record, options.text_column)
+
+
+def _parse_exactly(line: str, byte: int, record: int) -> Any:
+    """Parse with the standard library, whose word on what is JSON is the last; raise what is wrong with the line."""
+    skip = "skip such lines with --skip-bad"
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        hint = skip
+        if line.strip() == "{" or line.lstrip().startswith("["):
+            hint = "one object a line is needed: jq -c . OLD > NEW (an array: jq -c '.[]' OLD > NEW)"
+        elif record > 0 or not line.rstrip().endswith("}"):
+            hint = f"if the line was cut off, fetch the file again; {skip}"
+        raise RecordError(record, byte, f"not JSON ({detail}): {_excerpt(line)}", hint) from None
+
+
+def _no_text(value: Any, byte: int, record: int, column: str) -> RecordError:
+    """Say why a parsed line holds no text."""
+    skip = "skip such lines with --skip-bad"
+    if isinstance(value, list):
+        return RecordError(
+            record, byte, "a JSON array, not an object", f"an array of objects: jq -c '.[]' OLD > NEW; {skip}"
+        )
+    if not isinstance(value, dict):
+        return RecordError(record, byte, f"not a JSON object: {_excerpt(json.dumps(value))}", skip)
+    if column not in value:
+        fields = ", ".join(map(str, value)) or "none"
+        return RecordError(
+            record, byte, f"no field {column!r}; the fields are: {fields}", f"--text-column NAME; {skip}"
+        )
+    kind = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list"}.get(
+        type(value[column]), "an object"
+    )
+    return RecordError(record, byte, f"the field {column!r} is {kind}, not text", f"--text-column NAME; {skip}")
+
+
+def _excerpt(line: str) -> str:
+    return repr(line if len(line) <= 60 else line[:60] + "…")
+
+
+def _parser() -> Callable[[bytes], Any]:
+    """Return the fastest JSON parser there is; what it refuses is tried again with the standard one."""
+    try:
+        import orjson
+    except ImportError:
+        return lambda line: json.loads(line.decode("utf-8"))
+    return orjson.loads  # type: ignore[no-any-return,unused-ignore]

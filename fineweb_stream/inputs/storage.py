@@ -1,0 +1,224 @@
+"""Where inputs' bytes come from: files here or at a URL, which any worker can open, and streams, which pass once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, cast
+
+from ..support.errors import InputError
+from .blocks import Block, Input, Source
+from .codecs import CompressedFile
+from .standard_input import STDIN, StandardInput, stdin_head
+
+_SKIP_BYTES = 1 << 20
+SAMPLE_BYTES = 1 << 15
+
+
+def is_url(path: str) -> bool:
+    """Tell whether an input is not a local file."""
+    return "://" in path
+
+
+class StreamFull(Exception):
+    """A stream's next record is longer than may be held; `position` is how far it was read."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+class InputFile:
+    """An input open for planning: reads at any place; of a stream only from the start of the next block on.
+
+    `start` is where a stream is taken up: what comes before is read and forgotten. No more than `max_held` bytes of it
+    are held for a block.
+    """
+
+    def __init__(
+        self,
+        input: Input,
+        file: BinaryIO | CompressedFile,
+        start: int = 0,
+        head: bytes = b"",
+        max_held: int | None = None,
+    ) -> None:
+        self.input = input
+        self._file = file
+        self._max_held = max_held
+        self._is_passing_over = False
+        self._n_raw_done = 0
+        self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
+        self._held_start = 0
+        while input.is_stream and self._held_start < start:
+            if not self.read_at(self._held_start, _SKIP_BYTES):
+                raise _shorter(input, self._held_start)
+            self._drop(min(start - self._held_start, len(self._held)))
+
+    def __enter__(self) -> InputFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.input.path != STDIN:
+            self._file.close()
+
+    def read_at(self, position: int, n_bytes: int) -> bytes:
+        """Read up to `n_bytes` from `position`; less only at the end. Raises `StreamFull`."""
+        if not isinstance(self._file, CompressedFile) and not self.input.is_stream:
+            self._file.seek(position)
+            return self._file.read(max(min(n_bytes, self.input.size - position), 0))
+        if self._is_passing_over:
+            self._drop(position - self._held_start)
+        at = position - self._held_start
+        missing = at + n_bytes - len(self._held)
+        if self._max_held is not None and at + n_bytes > self._max_held:
+            raise StreamFull(position)
+        if missing > 0:
+            self._held += self._file.read(missing)
+        return bytes(self._held[at : at + n_bytes])
+
+    def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
+        """Find the end of a record that was read up to `position`, without holding it."""
+        self._is_passing_over = True
+        try:
+            return find_end(self, position + 1)
+        finally:
+            self._is_passing_over = False
+
+    def end(self) -> int:
+        """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
+        if isinstance(self._file, CompressedFile) or self.input.is_stream:
+            return self._held_start + len(self._held)
+        size = self._file.seek(0, os.SEEK_END)
+        if size < self.input.size:
+            raise _shorter(self.input, size)
+        return self.input.size
+
+    def block(self, source: Source, start: int, stop: int) -> Block:
+        """Make the block of a byte range; of a stream, it takes its data along, unless they were passed over."""
+        n_bytes = stop - start
+        if not self.input.is_stream:
+            return Block(source, start, stop, n_bytes, n_bytes)
+        data = self.read_at(start, n_bytes) if start >= self._held_start else None
+        self._drop(stop - self._held_start)
+        n_raw = self._file.n_raw if isinstance(self._file, CompressedFile) else stop
+        n_input_bytes, self._n_raw_done = n_raw - self._n_raw_done, n_raw
+        return Block(source, start, stop, n_bytes, n_input_bytes, data=data)
+
+    def _drop(self, n_bytes: int) -> None:
+        del self._held[:n_bytes]
+        self._held_start += n_bytes
+
+
+def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
+    """Return `n` small blocks spread over a file; `find_end` returns the first good end at a byte or later."""
+    input = source.input
+    if input.is_stream:
+        return []
+    blocks = []
+    with open_input(input) as file:
+        for i in range(n):
+            start = find_end(file, input.size * i // n) if i else 0
+            stop = find_end(file, start + SAMPLE_BYTES)
+            if start < stop <= start + 16 * SAMPLE_BYTES:
+                blocks.append(file.block(source, start, stop))
+    return blocks
+
+
+def iter_record_blocks(
+    source: Source,
+    start: int,
+    block_bytes: int,
+    find_end: Callable[[InputFile, int], int],
+    last_end: Callable[[bytes], int],
+) -> Iterator[Block]:
+    """Yield byte ranges of about `block_bytes` that end where a record does.
+
+    `find_end` returns the first such end at a byte or later, or the file's end; `last_end` the last one in data that
+    begin with a record, 0 if there is none. A record of more than two blocks stands alone, for it alone may be too
+    large; of a stream, one that is too large is passed over, and its block has no data.
+    """
+    limit = source.options.max_document_bytes
+    with open_input(source.input, start, None if limit is None else limit + 2 * block_bytes) as file:
+        while True:
+            try:
+                stop, passed = find_end(file, start + block_bytes), 0
+            except StreamFull as full:
+                stop = passed = full.position
+            if stop <= start:
+                return
+            if stop - start > 2 * block_bytes:
+                before = last_end(file.read_at(start, block_bytes))
+                stop = start + before if before else file.pass_over(find_end, passed) if passed else stop
+            yield file.block(source, start, stop)
+            start = stop
+
+
+def open_input(input: Input, start: int = 0, max_held: int | None = None) -> InputFile:
+    """Open an input for planning from `start` on; `InputError` says why it cannot be."""
+    if input.path == STDIN:
+        return InputFile(input, cast(BinaryIO, StandardInput()), start, stdin_head(), max_held)
+    if input.compression:
+        file = open_file(input, buffer_bytes=1 << 20)
+        return InputFile(input, CompressedFile(file, input.shown, input.compression), start, max_held=max_held)
+    return InputFile(input, open_file(input), start)
+
+
+def open_file(input: Input, buffer_bytes: int = 0) -> BinaryIO:
+    """Open an input's file; `InputError` says why it cannot be. Of a URL, `buffer_bytes` are read ahead."""
+    if is_url(input.path):
+        from ..remote.ranges import RemoteReader  # it loads what speaks to networks
+
+        return cast(BinaryIO, RemoteReader(input.path, input.modified, input.size, buffer_bytes))
+    try:
+        return Path(input.path).open("rb")
+    except OSError as error:
+        raise InputError(f"{input.path}: {error.strerror}", "check the path and its permissions") from None
+
+
+def read_block(block: Block) -> bytes:
+    """Return the bytes of a block, in the worker; `InputError` when the file has become shorter."""
+    if block.data is not None:
+        return bytes(block.data)
+    input = block.source.input
+    if is_url(input.path):
+        from ..remote.ranges import read_remote
+
+        return read_remote(input.path, input.modified, input.size, block.start, block.stop)
+    with open_file(input) as file:
+        file.seek(block.start)
+        data = file.read(block.stop - block.start)
+    if len(data) != block.stop - block.start:
+        raise _shorter(input, block.start + len(data))
+    return data
+
+
+def check_unchanged(input: Input) -> None:
+    """Raise `InputError` when a file is not what it was when the run looked at it first."""
+    if input.path == STDIN or input.format == "demo":
+        return
+    if is_url(input.path):
+        from ..remote.ranges import check_remote
+
+        return check_remote(input.path, input.modified, input.size)
+    try:
+        info = Path(input.path).stat()
+        now = (info.st_size, str(info.st_mtime_ns))
+    except OSError as error:
+        raise InputError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
+    if now != (input.size, input.modified):
+        raise InputError(
+            f"{input.path}: changed while it was read (it had {input.size:,} bytes, now {now[0]:,})",
+            "once it is complete, start over with --overwrite",
+        )
+
+
+def _shorter(input: Input, n_bytes: int) -> InputError:
+    return InputError(
+        f"{input.shown}: ends at byte {n_bytes:,}, before what was there at the start",
+        "it changed while it was read: once it is complete, start over with --overwrite",
+    )

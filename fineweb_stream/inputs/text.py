@@ -1,0 +1,121 @@
+"""A text file as one long text. Blocks are byte ranges; each byte is read once.
+
+UTF-8; a leading byte-order mark is dropped, and `\\r\\n` and `\\r` become `\\n`, as `open()` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..tokenizer.cuts import find_cut, iter_chunks, iter_pieces
+from .blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
+from .decoding import BOM, decode
+from .storage import InputFile, open_input, read_block, sample_blocks
+
+MAX_RUN_BYTES = 1 << 20
+"""A plain text is cut after this much without a good place: reported, and the only place where ids may differ."""
+
+STREAM_HEAD_BYTES = 32 << 20
+"""How far into a stream its validation split is looked for (bytes)."""
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """A whole file as one text: the first `val_bytes` of it, up to the next good cut, are the validation split.
+
+    Of a stream, whose length is not known, they are `val_ratio` of the first STREAM_HEAD_BYTES.
+    """
+
+    number: int
+    input: Input
+    options: ReadOptions
+    val_bytes: int = 0
+    val_ratio: float | None = None
+    joins: bool = False
+    block_bytes: int = BLOCK_BYTES
+    unit: str = ""
+
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
+        """Yield byte ranges that end where a cut cannot change an id."""
+        with open_input(self.input, start) as file:
+            val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
+            while True:
+                target = start + self.block_bytes
+                stop, is_hard = find_byte_cut(file, min(target, val_bytes) if start < val_bytes else target)
+                if start < val_bytes < stop:
+                    stop, is_hard = find_byte_cut(file, val_bytes)
+                if stop <= start:
+                    break
+                split = "val" if start < val_bytes else "train"
+                joins = self.joins and start == 0
+                yield replace(file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard)
+                start = stop
+
+    def read(self, block: Block) -> Texts:
+        """Read a byte range as a list of chunks that are encoded one by one."""
+        data = read_block(block)
+        if block.start == 0:
+            data = data.removeprefix(BOM)
+        texts: list[str] = []
+        changes: list[Change] = []
+        byte = block.stop - len(data)
+        for piece in iter_pieces(data):
+            text, replaced = decode(piece, self.options.errors, byte)
+            if "\r" in text:
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            texts += iter_chunks(text)
+            changes += replaced
+            byte += len(piece)
+        return Texts(texts, len(data), 0, changes)
+
+    def sample(self, n: int) -> list[Block]:
+        """Return byte ranges spread over the file."""
+        return sample_blocks(self, n, lambda file, target: find_byte_cut(file, target)[0])
+
+    def text_bytes(self) -> int:
+        """Return the file's size."""
+        return self.input.size
+
+
+def _share(file: InputFile, ratio: float) -> int:
+    """Return `ratio` of what a stream of unknown length holds, seen over its first STREAM_HEAD_BYTES."""
+    return math.ceil(len(file.read_at(0, STREAM_HEAD_BYTES)) * ratio)
+
+
+def find_byte_cut(file: InputFile, target: int) -> tuple[int, bool]:
+    """Return the first byte at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
+
+    A hard cut is made after MAX_RUN_BYTES without a good place.
+    """
+    begin = max(target - 4, 0)  # a character has at most four bytes: the one before the target is seen whole
+    width = 4096
+    while True:
+        window = file.read_at(begin, target - begin + width)
+        skipped = _n_continuation_bytes(window)
+        text = window[skipped:].decode("utf-8", "surrogateescape")
+        first = len(window[skipped : target - begin].decode("utf-8", "surrogateescape"))
+        cut = find_cut(text, first, len(text) - 1)  # a last character may be half of one
+        if cut is not None:
+            return begin + skipped + len(text[:cut].encode("utf-8", "surrogateescape")), False
+        if len(window) < target - begin + width:
+            return file.end(), False
+        if width >= MAX_RUN_BYTES:
+            window = window[: len(window) - _n_bytes_of_partial_character(window)]
+            return begin + len(window) - window.endswith(b"\r"), True  # with the newline that may follow it is one
+        width *= 16
+
+
+def _n_continuation_bytes(data: bytes) -> int:
+    """Count the bytes at the start that belong to a character which began before (0 to 3)."""
+    return next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 3 if len(data) > 3 else 0)
+
+
+def _n_bytes_of_partial_character(data: bytes) -> int:
+    """Count the bytes at the end that begin a character whose rest is missing."""
+    for n in range(1, 4):
+        lead = data[-n]
+        if lead & 0xC0 != 0x80:
+            return n if lead >= 0xC0 and n < 2 + (lead >= 0xE0) + (lead >= 0xF0) else 0
+    return 0

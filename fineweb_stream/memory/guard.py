@@ -1,0 +1,264 @@
+"""Memory: how much may be used, how much is, and what to do when it gets short. The one user of psutil.
+
+Three things count: the budget for this process and its children, the limits of the containers around it, and what the
+system has left, whoever eats it, because that is what freezes a desktop. Page cache and mapped files count for nothing.
+
+    guard = MemoryGuard("4GB")
+    while training:
+        if guard.check() is Step.STOP:
+            save_and_leave(guard.reason)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import enum
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from ..support.errors import InputError
+from ..support.units import parse_size
+from .cgroups import memory_groups
+
+MB = 10**6
+CHECK_SECONDS = 0.5
+SETTLE_SECONDS = 2.0
+"""How long a step is given to work before the next one, and calm must last before a step is taken back."""
+
+PATIENCE_SECONDS = 60.0
+"""How long a run pauses while others eat the system's memory, before it saves and leaves."""
+
+HIGH_SHARE = 0.92
+"""Pressure begins at this share of the budget: a step takes effect only when the blocks in flight are done."""
+
+SWAP_BYTES = 256 * MB
+"""Swap that has grown by more than this since the last calm is pressure."""
+
+
+LARGE_BLOCK_BYTES = 8 << 20
+_M_MMAP_THRESHOLD = -3  # malloc.h
+
+
+class Step(enum.IntEnum):
+    """What to do about memory: each does less than the one before."""
+
+    RUN = 0
+    DRAIN = 1
+    FEWER = 2
+    ONE = 3
+    STOP = 4
+
+
+class Limit(NamedTuple):
+    """One bound on memory: what sets it, how much it allows in all and how much of that is left (bytes)."""
+
+    name: str
+    total: int
+    available: int
+
+
+class Reading(NamedTuple):
+    """Memory at one moment (bytes): used by the process tree, left to it, and swap in use on the system."""
+
+    used: int
+    available: int
+    swap: int = 0
+
+
+def find_limits() -> list[Limit]:
+    """Return every bound on this process's memory, the tightest first."""
+    memory, process = psutil.virtual_memory(), psutil.Process().memory_info()
+    limits = [Limit("physical memory", memory.total, memory.available)]
+    limits += [Limit(f"control group {g.name}", g.limit, max(g.limit - g.used, 0)) for g in memory_groups()]
+    limits += _resource_limits(process.vms, getattr(process, "data", process.rss))
+    if megabytes := os.environ.get("SLURM_MEM_PER_NODE"):
+        limits.append(_own_limit("SLURM_MEM_PER_NODE", megabytes, 1, process.rss))
+    elif megabytes := os.environ.get("SLURM_MEM_PER_CPU"):
+        n_cpus = int(os.environ.get("SLURM_CPUS_ON_NODE") or os.environ.get("SLURM_CPUS_PER_TASK") or 1)
+        limits.append(_own_limit("SLURM_MEM_PER_CPU", megabytes, n_cpus, process.rss))
+    return sorted(limits, key=lambda limit: limit.available)
+
+
+def reserve_bytes(total: int) -> int:
+    """Return what must stay free of a system's memory: 5%, at least 512 MB, at most 2 GB (and no more than a quarter).
+
+    >>> [reserve_bytes(gb * 10**9) // 10**6 for gb in (1, 4, 16, 64)]
+    [250, 512, 800, 2000]
+    """
+    return min(max(total // 20, 512 * MB), 2000 * MB, total // 4)
+
+
+def parse_budget(text: str | int | None, available: int) -> int:
+    """Read a budget: `4GB`, or `50%` of what is available (the default).
+
+    >>> parse_budget("50%", 8_000_000_000), parse_budget("300MB", 8_000_000_000)
+    (4000000000, 300000000)
+
+    Raises `InputError` for anything else.
+    """
+    text = "50%" if text is None else str(text).strip()
+    if not text.endswith("%"):
+        return parse_size(text)
+    try:
+        share = float(text[:-1]) / 100
+    except ValueError:
+        share = 0
+    if not 0 < share <= 1:
+        raise InputError(f"not a share of memory: {text!r}", "write it like 50% or 4GB")
+    return int(available * share)
+
+
+@dataclass
+class MemoryGuard:
+    """Watches a budget (`4GB`, `50%` of what is available; default half) and the memory around it.
+
+    >>> guard = MemoryGuard("100%")
+    >>> guard.check().name
+    'RUN'
+
+    Raises `InputError` for a budget that cannot be read.
+    """
+
+    memory: str | int | None = None
+    limits: list[Limit] = field(default_factory=find_limits)
+    used_bytes: int = 0
+    peak_bytes: int = 0
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        available = self.limits[0].available
+        self.budget_bytes = min(parse_budget(self.memory, available), available)
+        self.step = Step.RUN
+        physical = next((limit.total for limit in self.limits if limit.name == "physical memory"), available)
+        self._floor = {"physical memory": reserve_bytes(physical)}
+        self._swap = psutil.swap_memory().used
+        self._checked = self._changed = -CHECK_SECONDS
+        self._calm: float | None = None
+
+    def check(self) -> Step:
+        """Look, at most every CHECK_SECONDS, and return the step that is called for; `reason` says why."""
+        now = time.monotonic()
+        if now - self._checked >= CHECK_SECONDS:
+            self._checked = now
+            self.update(self.read(), now)
+        return self.step
+
+    def read(self) -> Reading:
+        """Measure now: the tree's private memory, and the least that any limit leaves above its reserve."""
+        limits = find_limits()
+        left = min(limit.available - self._reserve(limit) for limit in limits)
+        return Reading(used_bytes(), left, psutil.swap_memory().used)
+
+    def update(self, reading: Reading, now: float) -> Step:
+        """Take the next step up or down the ladder for a reading at the time `now` (seconds)."""
+        self.used_bytes = reading.used
+        self.peak_bytes = max(self.peak_bytes, reading.used)
+        own, around = self._pressure(reading)
+        self._calm = now if self._calm is None else self._calm
+        if not (own or around):
+            self._calm = now
+            if self.step and now - self._changed >= SETTLE_SECONDS:
+                self._swap = reading.swap
+                self._take(
+                    Step(self.step - 1) if self.step > Step.DRAIN else Step.RUN, "pressure is gone", reading, now
+                )
+        elif self.step is Step.RUN:
+            self._take(Step.DRAIN, own or around, reading, now)
+        elif now - self._changed >= SETTLE_SECONDS and own and self.step < Step.STOP:
+            self._take(Step(self.step + 1), own, reading, now)
+        elif around and now - self._calm >= PATIENCE_SECONDS and self.step < Step.STOP:
+            self._take(Step.STOP, around, reading, now)
+        return self.step
+
+    def _pressure(self, reading: Reading) -> tuple[str, str]:
+        """Say what presses: of this process's own making, or around it."""
+        own = around = ""
+        if reading.used > self.budget_bytes * HIGH_SHARE:
+            own = f"{reading.used / MB:,.0f} MB used of a budget of {self.budget_bytes / MB:,.0f} MB"
+        if reading.available <= 0:
+            around = f"the system is {-reading.available / MB:,.0f} MB below its reserve of free memory"
+        elif reading.swap > self._swap + SWAP_BYTES:
+            around = f"swap grew by {(reading.swap - self._swap) / MB:,.0f} MB"
+        return own, around
+
+    def _take(self, step: Step, reason: str, reading: Reading, now: float) -> None:
+        self.step, self.reason, self._changed = step, reason, now
+        self.steps.append({"step": step.name.lower(), "reason": reason, "used_bytes": reading.used})
+
+    def _reserve(self, limit: Limit) -> int:
+        return self._floor.get(limit.name, min(limit.total // 20, 512 * MB))
+
+
+def used_bytes() -> int:
+    """Return the private memory of this process and its children (bytes): Linux RSS less files, elsewhere USS."""
+    process = psutil.Process()
+    return sum(_private_bytes(one) for one in (process, *process.children(recursive=True)))
+
+
+def release_memory() -> None:
+    """Give back to the system what was freed but is held for later: glibc's and Arrow's allocators do that."""
+    if arrow := sys.modules.get("pyarrow"):
+        arrow.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def return_large_blocks() -> None:
+    """Let freed blocks of LARGE_BLOCK_BYTES go back to the system at once; glibc else raises that size by itself."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+def process_start(pid: int) -> float | None:
+    """Return when a process began (in a unit of the system's own), None when none of this number runs."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists():  # Linux: ticks since the boot, which setting the clock does not change
+            return float(stat.read_text().rpartition(")")[2].split()[19])
+        return float(process.create_time())
+    except (psutil.Error, OSError):
+        return None
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    try:
+        info = process.memory_info()
+        if hasattr(info, "shared"):  # Linux: without files' pages this is private memory, and costs nothing to read
+            return int(info.rss - info.shared)
+        return int(process.memory_full_info().uss)
+    except psutil.AccessDenied:
+        return int(info.rss)
+    except psutil.Error:
+        return 0
+
+
+def _resource_limits(address_space: int, data: int) -> list[Limit]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return []
+    limits = []
+    for name, kind, used in (
+        ("ulimit -v", resource.RLIMIT_AS, address_space),
+        ("ulimit -d", resource.RLIMIT_DATA, data),
+    ):
+        total = resource.getrlimit(kind)[0]
+        if total != resource.RLIM_INFINITY:
+            limits.append(Limit(name, total, max(total - used, 0)))
+    return limits
+
+
+def _own_limit(name: str, megabytes: str, times: int, used: int) -> Limit:
+    total = int(megabytes) * times << 20
+    return Limit(name, total, max(total - used, 0))

@@ -1,0 +1,79 @@
+"""Every record that was skipped, every text that was altered: counted, located, printed, kept beside the outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from ..inputs.blocks import Block, Change
+from . import files
+from .manifest import State
+
+CHANGES_NAME = "prepare.changes.jsonl"
+_MAX_PRINTED = 10
+
+
+class ChangeLog:
+    """`prepare.changes.jsonl`: one line a change. Made with the first one; cut to what `state` says, like all else."""
+
+    def __init__(self, folder: Path, state: State, report: Callable[[str], None]) -> None:
+        self._path = folder / CHANGES_NAME
+        self._state = state
+        self._report = report
+        self._part: files.Part | None = None
+        if state.changes_bytes:
+            self._open()
+
+    def __enter__(self) -> ChangeLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._part:
+            self._part.close()
+
+    def append(self, block: Block, changes: list[Change]) -> None:
+        """Take down the changes of a block whose first record is number `state.n_records` of its input."""
+        if not changes:
+            return
+        part = self._part or self._open()
+        for change in changes:
+            place = locate(block, change.record + self._state.n_records, change.byte)
+            n_before = sum(self._state.n_changes.values())
+            if n_before < _MAX_PRINTED:
+                self._report(f"{change.kind}: {place}: {change.detail}")
+            elif n_before == _MAX_PRINTED:
+                self._report(f"more records are skipped or changed: see {self._path}")
+            line = {"kind": change.kind, "place": place, "byte": change.byte, "detail": change.detail}
+            part.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+            self._state.n_changes[change.kind] = self._state.n_changes.get(change.kind, 0) + 1
+        self._state.changes_bytes = part.n_bytes
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        if self._part:
+            self._part.sync()
+
+    def finish(self) -> None:
+        """Give the file its final name, if there were changes."""
+        if self._part:
+            self._part.finish()
+
+    def _open(self) -> files.Part:
+        self._part = files.Part(self._path, self._state.changes_bytes, is_hashed=False)
+        return self._part
+
+
+def locate(block: Block, record: int, byte: int | None) -> str:
+    """Say where a record is: file, number (from 1) and byte.
+
+    `record` counts from the input's first.
+    """
+    source = block.source
+    place = source.input.shown + (f", {source.unit} {record + 1:,}" if source.unit else "")
+    if byte is None:
+        return place
+    return f"{place} (byte {byte:,})" if source.unit else f"{place}, byte {byte:,}"

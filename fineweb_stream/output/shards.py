@@ -1,0 +1,121 @@
+"""Ids -> `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`: in any layout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..support.errors import InputError
+from . import files
+from .layouts import ID_BYTES, NANOGPT, Layout
+from .manifest import State
+
+if TYPE_CHECKING:
+    from ..tokenizer.ids import Ids
+
+TRAIN_NAME = "train.bin"
+
+
+def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
+    """Where a shard is, under its final name."""
+    return folder / layout.shard_name(number)
+
+
+class ShardWriter:
+    """Writes both splits of a run, and takes up again what `state` says is there; the rest is cut off.
+
+    Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths.
+
+    Raises `DiskError`; `PrepareError` when there is less than the state says; `InputError` when val outgrows a file.
+    """
+
+    def __init__(self, folder: Path, shard_tokens: int, state: State, layout: Layout = NANOGPT) -> None:
+        self._folder = folder
+        self._shard_tokens = shard_tokens
+        self._state = state
+        self._layout = layout
+        self._val = self._open(folder / layout.val_name, state.val_tokens)
+        self._shard: files.Part | None = None
+        try:
+            n_complete = len(state.shard_sha256)
+            self._remove_shards_after(n_complete)
+            self._open_shard(state.train_tokens - n_complete * shard_tokens)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write_train(self, ids: Ids) -> bool:
+        """Append ids (uint16, any number) to the shards; return whether one was completed."""
+        self._state.train_tokens += len(ids)
+        n_before = len(self._state.shard_sha256)
+        while len(ids):  # a document may span many shards
+            assert self._shard
+            room = self._shard_tokens - self._shard.n_bytes // ID_BYTES
+            self._shard.write(ids[:room].data)
+            ids = ids[room:]
+            if len(ids) or room == 0:
+                self._complete_shard()
+                self._open_shard(0)
+        return len(self._state.shard_sha256) > n_before
+
+    def write_val(self, ids: Ids) -> None:
+        """Append ids (uint16) to the validation split."""
+        if self._state.val_tokens + len(ids) > self._layout.max_tokens:
+            raise InputError(
+                f"{self._val.path}: more than {self._layout.max_tokens:,} tokens, and --layout {self._layout.name}"
+                " cannot count them",
+                "start over with --overwrite and a lower --val-ratio or --val-tokens",
+            )
+        self._val.write(ids.data)
+        self._state.val_tokens += len(ids)
+
+    def sync(self) -> None:
+        """Make durable all that was written; the state may be recorded then."""
+        self._val.sync()
+        if self._shard:
+            self._shard.sync()
+
+    def finish(self) -> None:
+        """Complete the last shard and the validation split, which keeps its temporary name."""
+        self._complete_shard()
+        self._val.write_header(self._layout.make_header(self._state.val_tokens))
+        self._val.sync()
+        self.close()
+        self._state.outputs[self._layout.val_name] = {"sha256": self._val.sha256}
+
+    def close(self) -> None:
+        """Leave everything as it is."""
+        self._val.close()
+        if self._shard:
+            self._shard.close()
+
+    def _open_shard(self, n_tokens: int) -> None:
+        number = len(self._state.shard_sha256)
+        self._shard = self._open(shard_path(self._folder, number, self._layout), n_tokens)
+
+    def _open(self, path: Path, n_tokens: int) -> files.Part:
+        return files.Part(path, n_tokens * ID_BYTES, header_bytes=self._layout.header_bytes)
+
+    def _complete_shard(self) -> None:
+        assert self._shard
+        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // ID_BYTES))
+        self._shard.finish()
+        self._state.shard_sha256.append(self._shard.sha256)
+        self._shard = None
+
+    def _remove_shards_after(self, number: int) -> None:
+        """Delete shards that were begun after the state was recorded."""
+        for path in self._folder.glob(f"train_shard_*{self._layout.suffix}*"):
+            match = re.fullmatch(rf"train_shard_(\d{{4,}})\{self._layout.suffix}(\.part)?", path.name)
+            if match and int(match.group(1)) > number:
+                files.remove(path)

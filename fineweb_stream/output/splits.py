@@ -1,0 +1,65 @@
+"""Which ids go to `val.bin` and which to `train.bin`: a document's number decides, and nothing that a run can vary."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..tokenizer.ids import Ends, Ids
+
+
+class Split(NamedTuple):
+    """The ids of one block, parted: uint16 arrays, and how many documents each has."""
+
+    train: Ids
+    val: Ids
+    train_documents: int
+    val_documents: int
+
+
+def split_documents(
+    ids: Ids, ends: Ends, first_document: int, n_val: int, *, ratio: float, tokens: int | None, seed: int
+) -> Split:
+    """Part the documents that end at `ends` in `ids`; the first of them is number `first_document` of the run.
+
+    A document is in val when a 64-bit hash of its number and `seed` falls under `ratio`; number 0 always is. With
+    `tokens` the first documents are, until val, which has `n_val` so far, holds that many.
+
+    >>> ids, ends = np.arange(6, dtype=np.uint16), np.array([2, 3, 6])
+    >>> split = split_documents(ids, ends, 0, 0, ratio=0.0005, tokens=None, seed=0)
+    >>> split.val.tolist(), split.train.tolist(), split.train_documents
+    ([0, 1], [2, 3, 4, 5], 2)
+    """
+    if tokens is not None:
+        n = int(np.searchsorted(ends, tokens - n_val)) + 1 if n_val < tokens else 0
+        is_val = np.arange(len(ends)) < n
+    else:
+        is_val = _hash(first_document, len(ends), seed) < np.uint64(ratio * 2.0**64)
+        if first_document == 0:
+            is_val[:1] = True
+    n_documents = int(is_val.sum())
+    if n_documents == 0:
+        return Split(ids, ids[:0], len(ends), 0)
+    in_val = np.repeat(is_val, np.diff(ends, prepend=0))
+    return Split(ids[~in_val], ids[in_val], len(ends) - n_documents, n_documents)
+
+
+def split_text(ids: Ids, split: str | None, n_val: int, tokens: int | None) -> Split:
+    """Part the ids of plain text: with `tokens` the first ones are val, else `split` says where the block belongs."""
+    n = min(max(tokens - n_val, 0), len(ids)) if tokens is not None else len(ids) * (split == "val")
+    return Split(ids[n:], ids[:n], 0, 0)
+
+
+def _hash(first: int, n: int, seed: int) -> npt.NDArray[np.uint64]:
+    """Hash the numbers `first` to `first + n`: splitmix64 (Steele, Lea and Flood 2014), seeded by its own output."""
+    start = _mix(np.array([seed % 2**64], np.uint64))
+    return _mix(np.arange(first, first + n, dtype=np.uint64) + start)
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = x * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)  # array arithmetic wraps around silently
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

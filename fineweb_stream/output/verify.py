@@ -1,0 +1,54 @@
+"""`--verify`: read the outputs again and hold them against the record, whose hashes are of the ids, no header."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from ..support.errors import InputError
+from ..tokenizer.gpt2 import EOT_ID
+from ..tokenizer.ids import TOKEN_DTYPE
+from . import files
+from .manifest import DONE, RECORD_NAME, read_record
+from .shards import TRAIN_NAME
+
+
+def verify(folder: Path) -> list[str]:
+    """Check size, header, SHA-256, largest id and number of end-of-text ids of every output; return a line for each.
+
+    Raises `InputError` when something is missing or not as the record says.
+    """
+    record = read_record(folder)
+    again = "make it again with --overwrite"
+    if record is None:
+        raise InputError(f"{folder / RECORD_NAME}: no finished run in this folder", "name its folder with --out")
+    if record.state.status != DONE:
+        raise InputError(f"{folder / RECORD_NAME}: the run is not finished", "the command that began it continues it")
+    layout, lines, n_eot = record.layout, [], 0
+    parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(record.state.outputs)  # shards beside are copies
+    for name, expected in sorted(record.state.outputs.items()):
+        path = folder / name
+        if not path.exists() or path.stat().st_size != expected["bytes"]:
+            raise InputError(f"{path}: missing or not {expected['bytes']:,} bytes long", again)
+        header = b"".join(files.read_pieces(path, 0, layout.header_bytes))
+        if header != layout.make_header(expected["tokens"]):
+            raise InputError(f"{path}: its header is not that of {expected['tokens']:,} tokens", again)
+        digest, largest = hashlib.sha256(), 0
+        for data in files.read_pieces(path, layout.header_bytes, expected["bytes"]):
+            ids = np.frombuffer(data, TOKEN_DTYPE)
+            digest.update(data)
+            largest = max(largest, int(ids.max()))
+            n_eot += int(np.count_nonzero(ids == EOT_ID)) if name in parts else 0
+        if largest > EOT_ID:
+            raise InputError(f"{path}: holds id {largest}, more than GPT-2's {EOT_ID}", again)
+        if digest.hexdigest() != expected["sha256"]:
+            raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", again)
+        lines.append(f"{path}: {expected['tokens']:,} tokens, largest id {largest}, SHA-256 as recorded")
+    state = record.state
+    n_expected = state.n_documents
+    if n_expected and n_eot != n_expected:
+        raise InputError(f"{folder}: {n_eot:,} end-of-text ids, but {n_expected:,} documents", again)
+    lines.append(f"{n_eot:,} end-of-text ids" + (f" for {n_expected:,} documents" if n_expected else ""))
+    return lines

@@ -1,0 +1,76 @@
+"""What the memory is good for: which engine, how many workers, how much text in flight."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import NamedTuple
+
+from ..memory.guard import HIGH_SHARE, MB, MemoryGuard
+from ..support.errors import MemoryLimitError
+
+# Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
+BASE_BYTES = {"tiktoken": 75 * MB, "fastokens": 140 * MB}
+WORKER_BYTES = {"tiktoken": 16 * MB, "fastokens": 140 * MB}
+PARQUET_BASE_BYTES, PARQUET_WORKER_BYTES = 60 * MB, 25 * MB
+
+TEXT_COST = 5
+"""How many bytes a byte of text takes at most while it is read and encoded."""
+
+WINDOW_BYTES_PER_WORKER = 12 << 20
+
+
+class MemoryPlan(NamedTuple):
+    """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so.
+
+    Of text that is encoded on a cluster only the ids come here: more of it may be in flight.
+    """
+
+    engine: str
+    n_workers: int
+    window_bytes: int
+    max_document_bytes: int
+    cluster_window_bytes: int
+    is_local: bool
+    line: str
+
+
+def plan_memory(
+    guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool, is_local: bool = True
+) -> MemoryPlan:
+    """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
+
+    Raises `MemoryLimitError` when not even one worker fits.
+    """
+    budget = int(guard.budget_bytes * HIGH_SHARE)
+    candidates = [engine] if engine != "auto" else ["fastokens", "tiktoken"]
+    if importlib.util.find_spec("fastokens") is None and engine == "auto":
+        candidates = ["tiktoken"]
+    for candidate in candidates:
+        base = BASE_BYTES[candidate] + has_parquet * PARQUET_BASE_BYTES
+        each = WORKER_BYTES[candidate] + has_parquet * PARQUET_WORKER_BYTES
+        fitting = min((budget - base) // each, n_workers)
+        if fitting >= 1:
+            break
+    else:
+        raise MemoryLimitError(
+            f"a budget of {guard.budget_bytes / MB:,.0f} MB is too little: one worker with {candidate} needs"
+            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB (the tightest limit: {guard.limits[0].name})",
+            "give it more with --memory, or free some",
+        )
+    spare = budget - base - fitting * each
+    window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
+    limit = guard.limits[0]
+    line = (
+        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name}); "
+    )
+    if is_local:
+        line += f"{fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
+    else:
+        line += f"{candidate} on the workers, whose memory is their own"
+    if candidate != candidates[0]:
+        line += f" (no room for {candidates[0]}, which is several times as fast: give it more with --memory)"
+    elif is_local and fitting < n_workers:
+        line += f" (of {n_workers}: the budget has room for no more)"
+    if engine == "auto" and candidates == ["tiktoken"]:
+        line += " (pip install fastokens: it is several times as fast)"
+    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, is_local, line)

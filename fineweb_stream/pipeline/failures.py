@@ -1,0 +1,65 @@
+"""What stopped a run -> the error that its user sees: with the file and the place in it, and never a traceback."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..inputs.blocks import Input, Source
+from ..inputs.storage import check_unchanged
+from ..output.changes import locate
+from ..output.manifest import State
+from ..support.errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
+from .schedule import WorkerError
+
+LOG_NAME = "prepare.log"
+
+
+def explain(error: BaseException, state: State, sources: Sequence[Source], folder: Path) -> BaseException:
+    """Return the error to show for one that ended a run; the traceback of an unexpected one goes into `prepare.log`."""
+    if not isinstance(error, WorkerError):
+        if isinstance(error, PrepareError | KeyboardInterrupt):
+            return error
+        return _no_memory(error) or _unexpected(error, sources[state.input].input, f"after {state.offset:,}", folder)
+    cause, source = error.__cause__, error.block.source
+    assert cause is not None
+    try:
+        check_unchanged(source.input)
+    except InputError as changed:  # then whatever else went wrong comes of that
+        return changed
+    if isinstance(cause, RecordError):
+        n_before = state.n_records if source.number == state.input else 0
+        kind = MemoryLimitError if isinstance(cause, TooLargeError) else InputError
+        place = locate(error.block, cause.record + n_before, cause.byte)
+        return kind(f"{place}: {cause.message}", cause.hint)
+    if isinstance(cause, PrepareError | Interrupted):
+        return cause
+    if no_memory := _no_memory(cause, f"{source.input.shown}, from {error.block.start:,}: "):
+        return no_memory
+    unit = "rows" if source.unit == "row" else "bytes"
+    return _unexpected(cause, source.input, f"{unit} {error.block.start:,} to {error.block.stop:,}", folder)
+
+
+def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None:
+    """Return what to show for an error for want of memory: Python's, Arrow's, or a thread's that has no stack."""
+    reason = str(error).partition("\n")[0] or "no reason given"
+    is_thread = isinstance(error, RuntimeError) and "start new thread" in reason
+    if not (is_thread or isinstance(error, MemoryError)):
+        return None
+    return MemoryLimitError(
+        f"{place}the system gives no more memory ({reason})",
+        "raise the limit (ulimit -v, a container's), or use fewer workers: --workers 1",
+    )
+
+
+def _unexpected(error: BaseException, input: Input, place: str, folder: Path) -> PrepareError:
+    path = folder / LOG_NAME
+    first_line = str(error).partition("\n")[0].replace(input.path, input.shown)
+    message = f"{input.shown}, {place}: {type(error).__name__}: {first_line}"
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("".join(traceback.format_exception(error)).replace(input.path, input.shown))
+    except OSError:
+        return PrepareError(message, "the traceback could not be written")
+    return PrepareError(message, f"the traceback is in {path}")

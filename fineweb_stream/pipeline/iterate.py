@@ -1,0 +1,62 @@
+"""`iter_ids()`: the ids of a corpus as they are made, for people who train while they tokenize."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..inputs.discover import as_names, find_inputs
+from ..inputs.sources import make_sources
+from ..support.errors import InputError, RecordError
+from ..tokenizer.ids import Ids
+from .ahead import count_ahead, iter_blocks
+from .budget import WINDOW_BYTES_PER_WORKER
+from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, count_workers, local_executor, map_ordered
+from .settings import Settings
+from .worker import encode_block
+
+
+def iter_ids(
+    inputs: str | Path | Sequence[str | Path],
+    *,
+    text_column: str = "text",
+    separator: str | None = None,
+    errors: str = "strict",
+    skip_bad: bool = False,
+    engine: str = "auto",
+    workers: int | None = None,
+    format: str | None = None,
+) -> Iterator[Ids]:
+    """Yield the ids of all inputs in order, as uint16 arrays of shape (n,), a MiB of text or so each.
+
+    All of it, one pass, no split, nothing written; the parameters are those of `prepare()`. Bounded in memory like it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "c.jsonl"
+    ...     _ = path.write_text('{"text": "hello world"}\\n{"text": "hello"}\\n')
+    ...     [ids.tolist() for ids in iter_ids(path)]
+    [[31373, 995, 50256, 31373, 50256]]
+
+    Raises `InputError` for what cannot be read, `EngineError` where the fast engine is not exact.
+    """
+    options = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
+    sources = make_sources(find_inputs(as_names(inputs), format), options)
+    n_workers = count_workers(workers)
+    stop = threading.Event()
+    encode = functools.partial(encode_block, engine=engine, stopped=stop.is_set)
+    window = Window(lambda: BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES_PER_WORKER * n_workers)
+    blocks = iter_blocks(sources, 0, count_ahead(sources, n_workers), window.max_bytes)
+    with local_executor(n_workers) as pool:
+        try:
+            for _, encoded in map_ordered(pool, encode, blocks, window, lambda: None):
+                yield encoded.ids
+        except WorkerError as error:
+            if not isinstance(error.__cause__, RecordError):
+                raise error.__cause__ or error from None
+            place = f"{error.block.source.input.shown}, from {error.block.start:,}"
+            raise InputError(f"{place}: {error.__cause__.message}", error.__cause__.hint) from None
+        finally:
+            stop.set()

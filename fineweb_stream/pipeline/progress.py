@@ -1,0 +1,88 @@
+"""How far it is: a bar on a terminal, plain lines in a log. The stages do not know that they are watched."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import Any, TextIO
+
+from ..memory import guard
+from ..output.manifest import State
+from ..support.units import format_duration
+
+FIRST_SECONDS, EVERY_SECONDS, BAR_SECONDS = 2.0, 10.0, 0.2
+
+
+class Progress:
+    """Prints where a run stands: at most every 10 s in a log, in place on a terminal."""
+
+    def __init__(self, state: State, total_bytes: int, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._state = state
+        self._total = total_bytes
+        self._quiet = quiet
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._start = time.monotonic()
+        self._due = self._start + (BAR_SECONDS if self._is_terminal else FIRST_SECONDS)
+        self._n_text_before = state.text_bytes
+        self._n_input_before = state.input_bytes
+        self._n_before = state.n_tokens
+        self._bar = self._make_bar() if self._is_terminal and not quiet else None
+
+    def update(self) -> None:
+        """Print if it is time to; a terminal that is gone is no reason to stop."""
+        now = time.monotonic()
+        if now >= self._due and not self._quiet:
+            with contextlib.suppress(OSError):
+                self._print(now)
+
+    def _print(self, now: float) -> None:
+        self._due = now + (BAR_SECONDS if self._is_terminal else EVERY_SECONDS)
+        if self._bar is not None:
+            self._bar.n = min(self._state.input_bytes, self._total or self._state.input_bytes)
+            self._bar.set_postfix_str(self._rates(now), refresh=True)
+        elif self._is_terminal:
+            self._stream.write(f"\r{self._line(now)}\x1b[K")
+            self._stream.flush()
+        else:
+            print(self._line(now), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal's line."""
+        with contextlib.suppress(OSError):
+            if self._bar is not None:
+                self._bar.close()
+            elif self._is_terminal and not self._quiet:
+                self._stream.write("\r\x1b[K")
+
+    def _line(self, now: float) -> str:
+        n_done, elapsed = self._state.input_bytes, now - self._start
+        rate = (n_done - self._n_input_before) / max(elapsed, 1e-9)
+        if not self._total:
+            return f"{n_done / 1e6:,.0f} MB read, {self._rates(now)}"
+        left = format_duration((self._total - n_done) / rate) if rate > 0 else "?"
+        return f"{n_done / self._total:6.1%}  {self._rates(now)}, {left} left"
+
+    def _rates(self, now: float) -> str:
+        state, elapsed = self._state, max(now - self._start, 1e-9)
+        n_tokens = state.n_tokens
+        text = (
+            f"{n_tokens / 1e6:,.1f}M tokens, {(state.text_bytes - self._n_text_before) / elapsed / 1e6:,.0f} MB/s, "
+            f"{(n_tokens - self._n_before) / elapsed / 1e6:,.1f}M tokens/s, shard {len(state.shard_sha256)}"
+        )
+        return f"{text}, {guard.used_bytes() / 1e6:,.0f} MB memory"
+
+    def _make_bar(self) -> Any:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return None
+        return tqdm(
+            total=self._total or None,
+            initial=self._state.input_bytes,
+            unit="B",
+            unit_scale=True,
+            file=self._stream,
+            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining} {postfix}" if self._total else None,
+        )

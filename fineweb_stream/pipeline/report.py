@@ -1,0 +1,133 @@
+"""What a run says: before, after, and in its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..inputs.blocks import Source
+from ..memory.guard import MemoryGuard
+from ..output.changes import CHANGES_NAME
+from ..output.manifest import DONE, ENCODING, MERGING, Record, State
+from ..output.shards import TRAIN_NAME
+from ..support.errors import InputError
+from ..support.units import counted, format_size
+from ..tokenizer.gpt2 import EOT_ID
+
+MIN_VAL_TOKENS = 1024
+"""nanoGPT's `get_batch` needs more tokens in a split than its block size, which is 1,024 for GPT-2."""
+
+
+MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
+
+
+def about(engine: str) -> dict[str, Any]:
+    """What made the files: for the record."""
+    import platform  # these two take 20 ms, and the start waits for the engine, not for them
+    from importlib.metadata import version
+
+    return {
+        "program": f"fineweb_stream {__version__}",
+        "engine": engine,
+        "versions": {name: version(name) for name in ("tiktoken", "numpy", "psutil")}
+        | {"python": platform.python_version()},
+        "end_of_text": {"id": EOT_ID, "stands": "after every document; between plain-text files"},
+        "dtype": "uint16",
+    }
+
+
+def found(record: Record) -> list[str]:
+    """Say what is read, and what was found of an earlier run."""
+    inputs, state = record.inputs, record.state
+    names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
+    total = sum(input.size for input in inputs)
+    size = f"{format_size(total)} of " if total else ""
+    lines = [f"input: {names}: {size}{', '.join(sorted({i.format for i in inputs}))}"]
+    n_tokens = state.n_tokens
+    if state.status != ENCODING or n_tokens:
+        share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
+        phase = f", {MERGING}" if state.status == MERGING else ""
+        lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
+    return lines
+
+
+def memory(guard: MemoryGuard, before: dict[str, Any]) -> dict[str, Any]:
+    """The record's section on memory: limits, budget, peak, every step of the guard; `before` is earlier runs'."""
+    return {
+        "budget_bytes": guard.budget_bytes,
+        "limits": [limit._asdict() for limit in guard.limits],
+        "peak_bytes": max(guard.peak_bytes, before.get("peak_bytes", 0)),
+        "steps": before.get("steps", []) + guard.steps,
+    }
+
+
+def add_sample(state: State, seconds: float, used_bytes: int) -> None:
+    """Note tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spread."""
+    timeline = state.timeline
+    n_tokens = state.n_tokens
+    spacing = (timeline[-1][0] / len(timeline)) if len(timeline) > MAX_SAMPLES // 2 else SAMPLE_SECONDS
+    if not timeline or seconds - timeline[-1][0] >= spacing:
+        timeline.append([round(seconds, 2), n_tokens, used_bytes])
+    if len(timeline) > MAX_SAMPLES:
+        del timeline[1::2]
+
+
+def check_worth(state: State, sources: Sequence[Source]) -> None:
+    """Raise `InputError` for a result that nobody could train on: no text, or all of it in val."""
+    if not state.has_text:
+        what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
+        raise InputError(f"{sources[0].input.shown}: no text in the input: {what}", "name other files")
+    if not state.train_tokens:
+        what = "only one document" if state.val_documents == 1 else "everything"
+        raise InputError(
+            f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on",
+            "add text, or lower --val-ratio or --val-tokens",
+        )
+
+
+def outputs(folder: Path, record: Record) -> str:
+    """Say where the files are and what is in them."""
+    state, layout = record.state, record.layout
+    last = len(state.shard_sha256) - 1
+    shards = layout.shard_name(0) + (f" to {layout.shard_name(last)}" if last else "")
+    lines = []
+    for name, tokens, documents in (
+        (TRAIN_NAME if layout.is_merged else shards, state.train_tokens, state.train_documents),
+        (layout.val_name, state.val_tokens, state.val_documents),
+    ):
+        of = f" of {counted(documents, 'document')}" if state.n_documents else ""
+        lines.append(f"{folder / name}: {counted(tokens, 'token')}{of}")
+    if layout.is_merged and record.settings["keep_shards"]:
+        lines.append(f"{folder / shards}: the tokens of {TRAIN_NAME} once more")
+    if state.n_changes:
+        n_changes = ", ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items())
+        lines.append(f"{folder / CHANGES_NAME}: {n_changes}")
+    return "\n".join(lines)
+
+
+def result(folder: Path, record: Record) -> list[str]:
+    """Say what came out, what to look at, and what to do next."""
+    state = record.state
+    assert state.status == DONE
+    engine, rate = record.about.get("engine", "tiktoken"), state.text_bytes / 1e6 / max(state.seconds, 1e-9)
+    lines = [f"{state.text_bytes / 1e6:,.1f} MB of text in {state.seconds:,.1f} s ({rate:,.1f} MB/s) with {engine}"]
+    if state.n_eot_in_text:
+        lines.append(
+            f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
+            " if they part documents: --separator '<|endoftext|>'"
+        )
+    if state.val_tokens <= MIN_VAL_TOKENS:
+        ratio = 2 * MIN_VAL_TOKENS / state.n_tokens
+        advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
+        lines.append(
+            f"warning: {record.layout.val_name} has {counted(state.val_tokens, 'token')};"
+            f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do (with --overwrite)"
+        )
+    lines.append(outputs(folder, record))
+    usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
+    if record.layout.is_merged and folder.resolve().parent.name != "data":
+        usage = f"copy both to nanoGPT's data/{folder.resolve().name}/, then {usage}"
+    lines.append(f"train on it: {usage}")
+    return lines

@@ -1,0 +1,258 @@
+"""One run, from blocks to `train.bin`: the story on one page. Encode, shard, merge, report."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..inputs.blocks import Block, Source
+from ..memory.guard import MemoryGuard, return_large_blocks
+from ..output.changes import ChangeLog
+from ..output.manifest import DONE, ENCODING, MERGING, Record
+from ..output.merge import give_names, merge
+from ..output.resume import clear
+from ..output.shards import ShardWriter
+from ..output.splits import Split, split_documents, split_text
+from ..support.errors import InputError, Interrupted, PrepareError
+from ..support.signals import Signals
+from ..support.waiting import notices
+from ..tokenizer.gpt2 import EOT_ID
+from . import report
+from .ahead import count_ahead, iter_blocks
+from .budget import TEXT_COST, MemoryPlan
+from .failures import explain
+from .progress import Progress
+from .schedule import Window, local_executor, map_ordered
+from .settings import Settings
+from .watch import Watch
+from .worker import Encoded, encode_block, get_encoder
+
+if TYPE_CHECKING:
+    from ..cluster.client import Cluster
+
+COMMIT_SECONDS = 5.0
+"""How often the state is made durable: no more than about this much work is ever done again."""
+
+
+class Run:
+    """Does what a record says is left to do; whatever ends it early, the same command continues."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        sources: Sequence[Source],
+        record: Record,
+        signals: Signals,
+        say: Callable[[str], None],
+        quiet: bool,
+        guard: MemoryGuard,
+        plan: MemoryPlan,
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._sources = sources
+        self._record = record
+        self._state = record.state
+        self._signals = signals
+        self._say = say
+        self._quiet = quiet
+        self._watch = Watch(guard, record.state, say)
+        self._plan = plan
+        self._cluster: Cluster | None = None
+        self._n_saved = self._state.n_tokens
+        self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
+        self._is_full = False  # --max-tokens are there
+        self._is_worthless = False  # no text at all: then nothing is kept
+        self._clock = time.monotonic()
+
+    def work(self, executor: Executor | None = None, cluster: Cluster | None = None) -> None:
+        """Do all that is left; raise what stopped it, with what was saved."""
+        state = self._state
+        return_large_blocks()
+        try:
+            if state.status == ENCODING:
+                encoder = get_encoder(self._plan.engine)
+                self._record.about = report.about(encoder.version)
+                self._record.write()
+                self._cluster = cluster
+                if cluster is not None:
+                    self._encode(cluster.map_blocks, is_local=False)
+                elif executor is not None:
+                    self._encode(
+                        functools.partial(map_ordered, executor), is_local=isinstance(executor, ThreadPoolExecutor)
+                    )
+                else:
+                    with local_executor(self._plan.n_workers) as pool:
+                        self._encode(functools.partial(map_ordered, pool), is_local=True)
+            self._merge()
+        except BaseException as error:
+            shown = explain(error, state, self._sources, self._folder)
+            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
+                shown.saved = self._saved()
+            raise shown from error
+        for line in report.result(self._folder, self._record):
+            self._say(line)
+
+    def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:
+        stop = threading.Event()
+        plan = self._plan
+        encode = functools.partial(encode_block, engine=plan.engine)
+        if is_local:  # an event does not travel to other processes
+            encode = functools.partial(encode, stopped=stop.is_set)
+        sources = self._sources[self._state.input :]
+        n_ahead = count_ahead(sources, plan.n_workers)
+        # What is read ahead waits as it is: a byte of it costs one, and one in the window TEXT_COST.
+        window_bytes = plan.window_bytes - plan.window_bytes // TEXT_COST if n_ahead else plan.window_bytes
+        window = Window(
+            lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
+            plan.cluster_window_bytes if self._cluster else window_bytes,
+        )
+        blocks = iter_blocks(sources, self._state.offset, n_ahead, plan.window_bytes)
+        total = sum(source.input.size for source in self._sources)
+        progress = Progress(self._state, total, quiet=self._quiet)
+        with (
+            ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.layout) as writer,
+            ChangeLog(self._folder, self._state, self._say) as changes,
+        ):
+            committed = time.monotonic()
+
+            def tick() -> None:
+                self._signals.check()  # an exception that a callback swallowed comes again
+                progress.update()
+                while not notices.empty():
+                    self._say(notices.get())
+                self._watch.check(self._state.seconds + time.monotonic() - self._clock)
+                if time.monotonic() - committed > COMMIT_SECONDS and self._state.n_tokens > self._n_saved:
+                    commit()
+
+            def commit() -> None:
+                nonlocal committed
+                with self._signals.deferred():
+                    self._commit(writer, changes)
+                committed = time.monotonic()
+
+            try:
+                for block, encoded in mapped(encode, blocks, window, tick):
+                    with self._signals.deferred():
+                        has_completed_shard = self._absorb(block, encoded, writer, changes)
+                    if self._is_full:
+                        break
+                    if has_completed_shard:
+                        commit()
+                else:
+                    self._state.is_exhausted = True
+                with self._signals.deferred():
+                    self._finish_encoding(writer, changes)
+            except BaseException:
+                if self._is_whole and self._state.status == ENCODING:
+                    commit()
+                raise
+            finally:
+                stop.set()
+                progress.close()
+
+    def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
+        """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
+        state = self._state
+        self._is_whole = False
+        if block.source.number != state.input:
+            state.input, state.n_records = block.source.number, 0
+        changes.append(block, encoded.changes[state.skip_changes :])
+        split = self._split(block, encoded)
+        val, train = split.val[state.skip_val :], split.train[state.skip_train :]
+        room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
+        writer.write_val(val)
+        has_completed_shard = writer.write_train(train[:room])
+        state.has_text = state.has_text or encoded.has_text
+        state.val_documents += split.val_documents - state.skip_val_documents
+        if room < len(train):  # the block is left where it is: a larger --max-tokens goes on inside it
+            n_documents = int(np.count_nonzero(train[:room] == EOT_ID)) if block.source.unit else 0
+            state.train_documents += n_documents
+            state.skip_train, state.skip_val = state.skip_train + room, len(split.val)
+            state.skip_train_documents += n_documents
+            state.skip_val_documents = split.val_documents
+            state.skip_changes = len(encoded.changes)
+            self._count_bytes(block, encoded, state.skip_train / len(split.train))
+            self._is_whole = self._is_full = True
+            return has_completed_shard
+        state.train_documents += split.train_documents - state.skip_train_documents
+        state.skip_val = state.skip_train = state.skip_val_documents = state.skip_train_documents = 0
+        state.skip_changes = 0
+        state.offset = block.stop
+        state.n_records += encoded.n_records
+        self._count_bytes(block, encoded, 1)
+        state.n_eot_in_text += encoded.n_eot_in_text
+        self._is_whole = True
+        return has_completed_shard
+
+    def _count_bytes(self, block: Block, encoded: Encoded, share: float) -> None:
+        """Count a block's bytes up to `share` of it; what was counted of it before is not counted twice."""
+        state = self._state
+        n_text, n_input = int(encoded.n_bytes * share), int(block.n_input_bytes * share)
+        state.text_bytes += n_text - state.skip_text_bytes
+        state.input_bytes += n_input - state.skip_input_bytes
+        state.skip_text_bytes, state.skip_input_bytes = (n_text, n_input) if share < 1 else (0, 0)
+
+    def _split(self, block: Block, encoded: Encoded) -> Split:
+        settings, state = self._settings, self._state
+        if not block.source.unit:
+            return split_text(encoded.ids, block.split, state.val_tokens - state.skip_val, settings.val_tokens)
+        return split_documents(
+            encoded.ids,
+            encoded.ends,
+            state.n_documents - state.skip_train_documents - state.skip_val_documents,
+            state.val_tokens - state.skip_val,
+            ratio=settings.val_ratio,
+            tokens=settings.val_tokens,
+            seed=settings.seed,
+        )
+
+    def _commit(self, writer: ShardWriter, changes: ChangeLog) -> None:
+        """Make the data durable, then the record that speaks of it."""
+        writer.sync()
+        changes.sync()
+        self._write_record()
+
+    def _write_record(self) -> None:
+        now = time.monotonic()
+        self._state.seconds += now - self._clock
+        self._clock = now
+        self._watch.record()
+        self._record.write()
+        self._n_saved = self._state.n_tokens
+
+    def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
+        self._is_whole = False
+        try:
+            report.check_worth(self._state, self._sources)
+        except InputError:
+            self._is_worthless = True
+            raise
+        writer.finish()
+        changes.finish()
+        self._state.status = MERGING
+        self._is_whole = True
+        self._write_record()
+
+    def _merge(self) -> None:
+        state, signals = self._state, self._signals
+        with signals.deferred():
+            merge(self._folder, state, self._settings, commit=self._write_record, check=signals.check)
+            give_names(self._folder, state)
+            state.status = DONE
+            self._write_record()
+
+    def _saved(self) -> str:
+        if not self._n_saved or self._is_worthless:
+            clear(self._folder)  # nothing is lost: nothing was there
+            return ""
+        return f"{self._n_saved:,} tokens are saved: the same command continues"

@@ -1,0 +1,66 @@
+"""While a run encodes: say what the memory guard does, hold back blocks as it asks, and note speed and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..memory.guard import MB, MemoryGuard, Step, release_memory, used_bytes
+from ..output.manifest import State
+from ..support.errors import MemoryLimitError
+from . import report
+from .schedule import BLOCKS_PER_WORKER
+
+GROWTH_BYTES = 48 * MB
+"""After so much growth, what is free but held by the allocators is given back: blocks of many sizes leave holes there
+that the next ones do not fit into, and use would creep up for as long as the run is.
+"""
+
+
+class Watch:
+    """Follows a guard through a run whose `state` keeps the samples."""
+
+    def __init__(self, guard: MemoryGuard, state: State, say: Callable[[str], None]) -> None:
+        self._guard = guard
+        self._state = state
+        self._say = say
+        self._memory_before = state.memory
+        self._n_steps_said = 0
+        self._read_bytes = 0
+        self._settled_bytes: int | None = None
+
+    def max_blocks(self, n_workers: int) -> int:
+        """Return how many blocks may be in flight, by what the guard calls for."""
+        return {
+            Step.RUN: BLOCKS_PER_WORKER * n_workers,
+            Step.FEWER: max(n_workers // 2, 1),
+            Step.ONE: 1,
+        }.get(self._guard.step, 0)
+
+    def check(self, seconds: float) -> None:
+        """Say each new step of the guard once, `seconds` into the run; `MemoryLimitError` leaves when it says so."""
+        guard = self._guard
+        step = guard.check()
+        for taken in guard.steps[self._n_steps_said :]:
+            self._say(f"memory: {taken['step']}: {taken['reason']}")
+        self._n_steps_said = len(guard.steps)
+        self._give_back()
+        report.add_sample(self._state, seconds, guard.used_bytes)
+        if step is Step.STOP:
+            raise MemoryLimitError(
+                f"memory: {guard.reason}", "free some, or set --memory, --workers or --engine tiktoken"
+            )
+
+    def _give_back(self) -> None:
+        """Release what is free, after growth; under pressure, each time that there is a new reading."""
+        used = self._guard.used_bytes
+        if self._settled_bytes is None:
+            self._settled_bytes = used
+        is_new = used != self._read_bytes
+        self._read_bytes = used
+        if is_new and (self._guard.step is not Step.RUN or used > self._settled_bytes + GROWTH_BYTES):
+            release_memory()
+            self._settled_bytes = used_bytes()
+
+    def record(self) -> None:
+        """Let the state hold what the guard found so far, after what it had found in earlier runs."""
+        self._state.memory = report.memory(self._guard, self._memory_before)

@@ -1,0 +1,103 @@
+"""`python -m fineweb_stream inspect` and `decode`: look at what came out."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..output.manifest import RECORD_NAME
+from ..support.errors import DiskError, PrepareError
+
+_INSPECT_EXAMPLES = """examples:
+  python -m fineweb_stream inspect data/fineweb
+  python -m fineweb_stream inspect data/fineweb/val.bin --plot report.png"""
+_DECODE_EXAMPLES = """examples:
+  python -m fineweb_stream decode data/fineweb/train.bin
+  python -m fineweb_stream decode data/fineweb/val.bin --start 1000 --count 50
+  python -m fineweb_stream decode data/fineweb/train.bin --start -100      the last 100 tokens"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `inspect ...` or `decode ...` and return the exit status."""
+    options = make_parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # the text may have what the terminal's encoding has not
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except PrepareError as error:
+        print(f"{options.command}: {error}", file=sys.stderr)
+        return error.exit_status
+    except BrokenPipeError:  # `| head` has seen enough; Python would complain again when it flushes at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"{options.command}: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DiskError.exit_status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The two commands and their options."""
+    parser = argparse.ArgumentParser("python -m fineweb_stream", description="Look at what came out.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    inspect = _add_command(
+        commands, "inspect", "Say what is in a token file: tokens, documents, their lengths, text.", _INSPECT_EXAMPLES
+    )
+    inspect.add_argument("path", metavar="FILE_OR_FOLDER", help="a token file, or a folder with train.bin or shards")
+    inspect.add_argument("--plot", metavar="PICTURE", help="draw it, too (png, svg, pdf); needs matplotlib")
+    inspect.add_argument("--seed", type=int, default=0, metavar="N", help="chooses the random document (default: 0)")
+    inspect.set_defaults(run=_inspect)
+    decode = _add_command(commands, "decode", "Print tokens as text.", _DECODE_EXAMPLES)
+    decode.add_argument("path", metavar="FILE", help="a token file, or a folder with train.bin or shards")
+    decode.add_argument("--start", type=int, default=0, metavar="N", help="first token; negative: from the end")
+    decode.add_argument("--count", type=int, default=256, metavar="M", help="how many (default: %(default)s)")
+    decode.set_defaults(run=_decode)
+    return parser
+
+
+def read_run(path: Path) -> dict[str, Any] | None:
+    """Return the content of the `prepare.json` that belongs to a file or folder; None where there is none to read."""
+    try:
+        content = json.loads(((path if path.is_dir() else path.parent) / RECORD_NAME).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _add_command(commands: Any, name: str, description: str, examples: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=description,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from .plot import picture_format, plot_report
+    from .summary import summarize
+
+    if options.plot:
+        picture_format(options.plot)  # what is wrong with it is better said before a long read
+    summary = summarize(options.path, seed=options.seed)
+    print("\n".join(summary.render()))
+    if options.plot:
+        plot_report(summary, read_run(Path(options.path)), options.plot)
+        print(f"drawn in {options.plot}")
+
+
+def _decode(options: argparse.Namespace) -> None:
+    from .summary import decode
+
+    print(decode(options.path, options.start, options.count))

@@ -1,0 +1,255 @@
+"""What is in a token file: one pass in bounded memory, whatever its size.
+
+A document is what an end-of-text id (50256) closes; its length is in tokens, the end-of-text not counted. A file whose
+end-of-text ids stand *before* the documents therefore shows an empty first one, and a last one that nothing closes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import textwrap
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..output.layouts import ID_BYTES
+from ..support.errors import InputError
+from ..support.units import counted
+from ..tokenizer.gpt2 import EOT_ID, token_bytes
+from ..tokenizer.ids import TOKEN_DTYPE, Ends, Ids
+from .open import Tokens, open_tokens
+
+LONG_TOKENS = 1024
+"""GPT-2's context: no training sequence holds the whole of a longer document."""
+
+N_TOP, EXCERPT_CHARS = 10, 300
+PIECE_TOKENS = 1 << 19
+"""1 MiB is read at a time: np.bincount is three times as fast on it as on 8 MiB, which the caches do not hold."""
+
+EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
+
+
+class TopToken(NamedTuple):
+    """One of the most frequent ids, how often it is there, and its text as Python writes it."""
+
+    id: int
+    n: int
+    text: str
+
+
+class Excerpt(NamedTuple):
+    """How a document begins: its number (from 0), the place of its first token, and text of 300 characters or less."""
+
+    number: int
+    place: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long documents are, in tokens; `share_long` of them (0 to 1) have more than 1,024.
+
+    `median` and `p90` are the smallest lengths that half and nine tenths of the documents do not exceed. `values`
+    (int64, ascending) are the lengths that occur, `counts` (int64, same shape) how many documents have each. Below
+    65,536 tokens they are exact; above, a value stands for itself and up to 1.1 % more. `longest` is always exact.
+    """
+
+    median: int
+    p90: int
+    longest: int
+    share_long: float
+    values: npt.NDArray[np.int64] = field(compare=False, repr=False)
+    counts: npt.NDArray[np.int64] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a token file holds; `lengths` and `random` are None where there is no end-of-text, so no document.
+
+    `n_tokens_after` is how many tokens stand after the last end-of-text: 0 where every document is closed.
+    """
+
+    name: str
+    n_tokens: int
+    n_documents: int
+    n_tokens_after: int
+    lengths: Lengths | None
+    top: tuple[TopToken, ...]
+    first: Excerpt
+    random: Excerpt | None
+
+    def render(self) -> list[str]:
+        """Say it in lines for a terminal; control characters in the text are written as escapes."""
+        lines = [f"{self.name}: {counted(self.n_tokens, 'token')}"]
+        top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
+        rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
+        lines += [*self._render_lengths(), "most frequent ids:", *filter(None, rows)]
+        lines += ["first document:" if self.lengths else "it begins:", *_quote(self.first.text)]
+        if self.random:
+            lines += [f"document {self.random.number:,}, at token {self.random.place:,}:", *_quote(self.random.text)]
+        return lines
+
+    def _render_lengths(self) -> list[str]:
+        if not (of := self.lengths):
+            return [f"no documents: plain text, without end-of-text (id {EOT_ID})"]
+        after = (
+            f", and {counted(self.n_tokens_after, 'token')} after the last end-of-text" if self.n_tokens_after else ""
+        )
+        return [
+            f"{counted(self.n_documents, 'document')}{after}",
+            f"tokens per document: median {of.median:,}, 90% have at most {of.p90:,}, longest {of.longest:,};"
+            f" {of.share_long:.1%} have more than {LONG_TOKENS:,}",
+        ]
+
+
+def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int = 0) -> Summary:
+    """Read a token file, or a split of a folder as `open_tokens` finds it, once, and say what is in it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.array([15496, 995, 50256, 50256, 31373, 50256], TOKEN_DTYPE).tofile(f"{folder}/train.bin")
+    ...     summary = summarize(folder)
+    >>> summary.n_documents, summary.lengths.longest, summary.first.text
+    (3, 2, 'Hello world')
+
+    `seed` chooses the random document: all are equally likely, and it is the same one over shards as after the merge.
+
+    Raises `InputError` as `open_tokens` does, and for an id that GPT-2 does not have.
+    """
+    tokens, tally = open_tokens(path, split), _Tally(np.random.default_rng(seed))
+    for ids in _iter_pieces(tokens):
+        tally.add(ids)
+    top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
+    return Summary(
+        name=tokens.name,
+        n_tokens=len(tokens),
+        n_documents=tally.n_documents,
+        n_tokens_after=len(tokens) - tally.start,
+        lengths=tally.lengths() if tally.n_documents else None,
+        top=tuple(TopToken(i, int(tally.id_counts[i]), _spell(i)) for i in top if tally.id_counts[i]),
+        first=_excerpt(tokens, 0, 0),
+        random=_excerpt(tokens, tally.random_number, tally.random_start) if tally.n_documents else None,
+    )
+
+
+def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> str:
+    """Return the text of `count` tokens from place `start`, which may count from the end; fewer where the file ends.
+
+    End-of-text is written `<|endoftext|>`; U+FFFD stands for a character of which only a part is there.
+
+    Raises `InputError` as `open_tokens` does, for places outside the file, and for an id that GPT-2 does not have.
+    """
+    tokens = open_tokens(path)
+    if count < 1 or not -len(tokens) <= start < len(tokens):
+        raise InputError(
+            f"{path}: {count:,} tokens from {start:,} on: there are {len(tokens):,} tokens",
+            f"--start is from {-len(tokens)} to {len(tokens) - 1}, --count at least 1",
+        )
+    start %= len(tokens)
+    return _decode(_check(tokens[start : start + count], tokens, start))
+
+
+class _Tally:
+    """Counts, in memory that does not grow with what is counted; `start` is where the open document begins.
+
+    Lengths have a count each below EXACT_TOKENS and BINS_PER_OCTAVE counts per doubling above (0.5 MB in all).
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.id_counts = np.zeros(1 << 16, np.int64)
+        self.n_tokens = self.n_documents = self.start = self.longest = 0
+        self.random_number = self.random_start = 0
+        self._lowest_key = 1.0
+        self._rng = rng
+        octaves = np.arange(32 * BINS_PER_OCTAVE) / BINS_PER_OCTAVE
+        self._values = np.r_[np.arange(EXACT_TOKENS), np.ceil(EXACT_TOKENS * 2**octaves).astype(np.int64)]
+        self._counts = np.zeros(len(self._values), np.int64)
+
+    def add(self, ids: Ids) -> None:
+        """Count the next ids of the file."""
+        self.id_counts += np.bincount(ids, minlength=1 << 16)
+        ends = np.flatnonzero(ids == EOT_ID) + self.n_tokens
+        self.n_tokens += len(ids)
+        if len(ends):
+            self._add_documents(np.r_[self.start, ends[:-1] + 1], ends)
+            self.start = int(ends[-1]) + 1
+
+    def _add_documents(self, starts: Ends, ends: Ends) -> None:
+        lengths = ends - starts
+        self.longest = max(self.longest, int(lengths.max()))
+        bins = np.searchsorted(self._values, lengths, side="right") - 1
+        self._counts += np.bincount(bins, minlength=len(self._counts))
+        keys = self._rng.random(len(lengths))  # the lowest of one key each wins, wherever pieces end
+        if keys.min() < self._lowest_key:
+            chosen = int(keys.argmin())
+            self._lowest_key = keys[chosen]
+            self.random_number, self.random_start = self.n_documents + chosen, int(starts[chosen])
+        self.n_documents += len(lengths)
+
+    def lengths(self) -> Lengths:
+        """Sum up the documents, of which there is at least one."""
+        values, counts = self._values[self._counts > 0], self._counts[self._counts > 0]
+        ranks = np.cumsum(counts)
+        median, p90 = values[np.searchsorted(ranks * 10, [5 * self.n_documents, 9 * self.n_documents])].tolist()
+        share_long = float(counts[values > LONG_TOKENS].sum() / self.n_documents)
+        return Lengths(median, p90, self.longest, share_long, values, counts)
+
+
+def _iter_pieces(tokens: Tokens) -> Iterator[Ids]:
+    """Yield all ids, read and not mapped: what is mapped counts as this process's memory until the system takes it."""
+    place = 0
+    for path, start in zip(tokens.paths, tokens.starts, strict=True):
+        with path.open("rb") as file:
+            file.seek(start)
+            while len(ids := np.fromfile(file, TOKEN_DTYPE, PIECE_TOKENS)):
+                yield _check(ids, tokens, place)
+                place += len(ids)
+
+
+def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
+    """Return `ids`, which stand at `start`; raise `InputError` if one is not GPT-2's."""
+    if ids.max() > EOT_ID:
+        first = int(np.argmax(ids > EOT_ID))
+        path, place = tokens.locate(start + first)
+        byte = tokens.starts[tokens.paths.index(path)] + place * ID_BYTES
+        raise InputError(
+            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but GPT-2's ids end at {EOT_ID}",
+            "not a file of GPT-2 ids as uint16: it has an unknown header, or another tokenizer or dtype made it",
+        )
+    return ids
+
+
+@functools.cache
+def _table() -> list[bytes]:
+    return [*token_bytes(), b"<|endoftext|>"]
+
+
+def _decode(ids: Ids) -> str:
+    return b"".join(map(_table().__getitem__, ids.tolist())).decode("utf-8", "replace")
+
+
+def _excerpt(tokens: Tokens, number: int, start: int) -> Excerpt:
+    """Decode the beginning of a document."""
+    ids = tokens[start : start + 4 * EXCERPT_CHARS + 1]  # a character has 4 bytes at most, a token 1 at least
+    ends = np.flatnonzero(ids == EOT_ID)
+    text = _decode(ids[: ends[0]] if len(ends) else ids)
+    return Excerpt(number, start, text if len(text) <= EXCERPT_CHARS else text[: EXCERPT_CHARS - 1] + "…")
+
+
+def _spell(id: int) -> str:
+    """Write a token as Python does: `' the'`; bytes that are no text as escapes."""
+    try:
+        return repr(_table()[id].decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(_table()[id])
+
+
+def _quote(text: str) -> list[str]:
+    """Set text off; a control character could do anything to a terminal, so all but tabs and line ends are escaped."""
+    safe = "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
+    return [f"  | {line}".rstrip() for whole in safe.split("\n") for line in textwrap.wrap(whole, 96) or [""]]

@@ -1,0 +1,153 @@
+"""GPT-2's vocabulary, carried in the package: no download, no cache folder, no network.
+
+`gpt2_merges.npy` beside this file holds the 50,000 merges in order of rank as a (50000, 2) array of uint16
+(little-endian): row i says which two earlier ids make id 256 + i. Ids 0-255 are the single bytes, printable ones
+first, as in GPT-2's `encoder.py`. All tokens, tiktoken's ranks and a Hugging Face `tokenizer.json` follow from that
+table.
+
+The table was derived from GPT-2's rank file as the MIT-licensed package openai-whisper carries it. That it is the
+official vocabulary is a test: written out in the formats that OpenAI publishes, it hashes to the values that tiktoken
+pins.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..support.errors import PrepareError
+
+if TYPE_CHECKING:
+    import tiktoken
+
+EOT_ID = 50256
+"""The id of `<|endoftext|>`, which stands after every document."""
+
+PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+"""How GPT-2 cuts a text into pieces, in the form of it that tiktoken 0.14 uses (possessive: it never backtracks)."""
+
+MERGES_PATH = Path(__file__).with_name("gpt2_merges.npy")
+MERGES_SHA256 = "51fe6ca753404e85706d4071feb8907a19d255eaa40b4333832a1aba22e8a901"
+
+
+def load_merges() -> list[tuple[int, int]]:
+    """Return the merges in order of rank: which two ids make one.
+
+    >>> len(load_merges()), load_merges()[0], token_names()[1][0]  # id 256 is " t"
+    (50000, (220, 83), 'Ġ t')
+
+    Raises `PrepareError` when the file is missing or not the one that this package was released with.
+    """
+    try:
+        data = MERGES_PATH.read_bytes()
+    except OSError as error:
+        raise PrepareError(
+            f"{MERGES_PATH}: {error.strerror}: GPT-2's vocabulary is not beside the code",
+            "copy the whole folder fineweb_stream/, the .npy file included",
+        ) from None
+    if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
+        raise PrepareError(
+            f"{MERGES_PATH}: not the vocabulary that this package was released with (SHA-256 differs)",
+            "copy the file again, in binary mode: it is 200,128 bytes long",
+        )
+    return list(struct.iter_unpack("<HH", data[-200_000:]))  # not by NumPy, which is imported later
+
+
+@functools.cache
+def token_bytes() -> list[bytes]:
+    """Return the bytes of every token but end-of-text; the index is the id.
+
+    >>> token_bytes()[31373]
+    b'hello'
+    """
+    tokens = [bytes([byte]) for byte in _byte_order()]
+    for left, right in load_merges():
+        tokens.append(tokens[left] + tokens[right])
+    return tokens
+
+
+def tiktoken_encoding() -> tiktoken.Encoding:
+    """Build the encoding that `tiktoken.get_encoding("gpt2")` downloads.
+
+    >>> tiktoken_encoding().encode_ordinary("hello world")
+    [31373, 995]
+    """
+    import tiktoken
+
+    return tiktoken.Encoding(
+        "gpt2",
+        pat_str=PATTERN,
+        mergeable_ranks={token: rank for rank, token in enumerate(token_bytes())},
+        special_tokens={"<|endoftext|>": EOT_ID},
+        explicit_n_vocab=EOT_ID + 1,
+    )
+
+
+def token_names() -> tuple[list[str], list[str]]:
+    """Return every token as GPT-2's `encoder.json` spells it, and the merges as `vocab.bpe` does.
+
+    Each byte is one visible character there: itself if printable, else U+0100 and up in the order of the bytes.
+    """
+    order = _byte_order()
+    n_printable = sum(_is_printable(byte) for byte in order)
+    names = [chr(byte) for byte in order[:n_printable]] + [chr(256 + i) for i in range(256 - n_printable)]
+    merges = []
+    for left, right in load_merges():
+        first, second = names[left], names[right]
+        merges.append(f"{first} {second}")
+        names.append(first + second)
+    return names, merges
+
+
+def tokenizer_json() -> str:
+    """Return GPT-2 as the text of a Hugging Face `tokenizer.json`, without added tokens.
+
+    Without them a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
+    """
+    names, merges = map(_in_json, token_names())
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    frame = json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": None,
+            "pre_tokenizer": byte_level,
+            "post_processor": None,
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "vocab": "VOCAB",
+                "merges": "MERGES",
+            },
+        }
+    )
+    start, middle, end = re.split('"VOCAB"|"MERGES"', frame)
+    vocab = ",".join([f"{name}:{i}" for i, name in enumerate(names)])
+    return f"{start}{{{vocab}}}{middle}[{','.join(merges)}]{end}"
+
+
+def _in_json(names: list[str]) -> list[str]:
+    """Quote names, none of which has a line end: `json.dumps` takes several times as long, and the start waits."""
+    escaped = "\n".join(names).replace("\\", r"\\").replace('"', r"\"")
+    return [f'"{name}"' for name in escaped.split("\n")]
+
+
+def _byte_order() -> list[int]:
+    return sorted(range(256), key=lambda byte: (not _is_printable(byte), byte))
+
+
+def _is_printable(byte: int) -> bool:
+    return chr(byte).isprintable() and byte != ord(" ")
