@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,9 @@ from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
 from .pipeline.schedule import count_workers
 from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
-from .support.signals import Signals
+from .support.cancel import Cancel, cancel_on_signals
+from .support.log import has_listener, log, printed
+from .support.waiting import until
 from .tokenizer.loading import start_fastokens
 
 if TYPE_CHECKING:
@@ -101,44 +103,48 @@ def prepare(
         engine=engine,
         layout=layout,
     )
-    names = as_names(inputs)
-    say = _nothing if quiet else _print
-    folder = Path(out)
-    if demo:
-        found = [demo_input()]
-    else:
-        found = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
-    if settings.separator and not any(file.format == "text" for file in found):
-        say("note: --separator is for text files, and no input is one")
-    guard = MemoryGuard(memory)
-    has_parquet = any(file.format == "parquet" for file in found)
-    plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local=cluster is None)
-    with _engine_loading(plan.engine):
-        sources = make_sources(found, settings, plan.max_document_bytes)
-        if dry_run:
-            record = open_record(folder, settings, found, names, overwrite=overwrite, dry_run=True, say=say)
-            estimated = _say_plan(record, settings, sources, plan, folder, say)
-            return Result(folder, *(estimated.splits(settings) if estimated else (0, 0)), 0, 0, 0.0)
-        with files.disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        with Signals() as signals, locked(folder, say):
-            record = open_record(folder, settings, found, names, overwrite=overwrite)
-            reopen(folder, record, settings)
-            if record.state.status == DONE:
-                say(f"already done; nothing to do\n{report.outputs(folder, record)}")
-            else:
-                _say_plan(record, settings, sources, plan, folder, say)
-                from .pipeline.run import Run  # with all that needs NumPy, it is imported while the engine loads
-
-                run = Run(folder, settings, sources, record, signals, say, quiet, guard, plan)
-                if cluster is None:
-                    run.work(executor)
+    names, folder = as_names(inputs), Path(out)
+    with (
+        contextlib.nullcontext() if quiet or has_listener() else printed(),
+        cancel_on_signals() as cancel,
+        until(cancel),
+    ):
+        if demo:
+            found = [demo_input()]
+        else:
+            found = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
+        if settings.separator and not any(file.format == "text" for file in found):
+            log.warning("note: --separator is for text files, and no input is one")
+        guard = MemoryGuard(memory)
+        has_parquet = any(file.format == "parquet" for file in found)
+        plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local=cluster is None)
+        with _engine_loading(plan.engine):
+            sources = make_sources(found, settings, plan.max_document_bytes)
+            cancel.check()
+            if dry_run:
+                record = open_record(folder, settings, found, names, overwrite=overwrite, dry_run=True)
+                estimated = _say_plan(record, settings, sources, plan, folder, cancel)
+                return Result(folder, *(estimated.splits(settings) if estimated else (0, 0)), 0, 0, 0.0)
+            with files.disk_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder):
+                record = open_record(folder, settings, found, names, overwrite=overwrite)
+                reopen(folder, record, settings)
+                if record.state.status == DONE:
+                    log.info(f"already done; nothing to do\n{report.outputs(folder, record)}")
                 else:
-                    from .cluster.client import connect  # it loads distributed
+                    _say_plan(record, settings, sources, plan, folder, cancel)
+                    from .pipeline.run import Run  # with all that needs NumPy, it is imported while the engine loads
 
-                    with connect(cluster, find_needs(plan.engine, sources), say) as workers_there:
-                        run.work(cluster=workers_there)
-            state = record.state
+                    run = Run(folder, settings, sources, record, cancel, quiet, guard, plan)
+                    if cluster is None:
+                        run.work(executor)
+                    else:
+                        from .cluster.client import connect  # it loads distributed
+
+                        with connect(cluster, find_needs(plan.engine, sources), cancel) as workers_there:
+                            run.work(cluster=workers_there)
+                state = record.state
     return Result(
         folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
     )
@@ -150,17 +156,17 @@ def _say_plan(
     sources: Sequence[Source],
     plan: MemoryPlan,
     folder: Path,
-    say: Callable[[str], None],
+    cancel: Cancel,
 ) -> Estimate | None:
     """Say what was found, what will be made and what it takes."""
     from .pipeline.plan import check_plan, estimate, plan_lines
 
     for line in report.found(record):
-        say(line)
-    say(plan.line)
-    found = estimate(sources, plan.engine)
+        log.info(line)
+    log.info(plan.line)
+    found = estimate(sources, plan.engine, cancel)
     for line in plan_lines(found, settings, record.state, folder, plan.n_workers if plan.is_local else None):
-        say(line)
+        log.info(line)
     if found:
         check_plan(found, settings, record.state, folder)
     return found
@@ -183,12 +189,3 @@ def _engine_loading(engine: str) -> Iterator[None]:
         yield
     finally:
         thread.join()
-
-
-def _print(line: str) -> None:
-    with contextlib.suppress(OSError):  # a terminal or a pipe that is gone is no reason to stop
-        print(line, flush=True)
-
-
-def _nothing(line: str) -> None:
-    """Say nothing."""

@@ -14,8 +14,9 @@ from typing import Any
 from . import __version__
 from .output.layouts import LAYOUTS, NANOGPT
 from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
+from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
-from .support.signals import Signals
+from .support.log import log, printed
 from .support.units import parse_size
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
@@ -42,8 +43,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
     options = vars(make_parser().parse_args(arguments))
     try:
-        with Signals(), _packages_named():
-            status = _run(options, folder or Path())
+        with cancel_on_signals() as cancel, printed(), _packages_named():
+            status = _run(options, folder or Path(), cancel)
     except (PrepareError, Interrupted) as error:
         with contextlib.suppress(OSError):
             print(f"prepare: {error}", file=sys.stderr)
@@ -71,20 +72,21 @@ def _packages_named() -> Iterator[None]:
         raise InputError(f"{error.name} is not installed", f"pip install {' '.join(_NEEDED)}") from None
 
 
-def _run(options: dict[str, Any], here: Path) -> int:
+def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     out = Path(options.pop("out") or here)
     if options.pop("verify"):
         from .output.verify import verify
 
-        print("\n".join(verify(out)))
+        print("\n".join(verify(out, cancel)))
         return 0
     from .api import prepare
     from .inputs.discover import DEFAULT_CORPUS, default_names
 
+    cancel.check()
     names = options.pop("inputs")
     if not names and not options["demo"]:
         names = default_names(here)
-        print(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}", flush=True)
+        log.info(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
     try:
         prepare(names, out, **options)
     except RemoteError as error:

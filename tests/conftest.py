@@ -33,6 +33,12 @@ def reference() -> tiktoken.Encoding:
     return tiktoken_encoding()
 
 
+@pytest.fixture(autouse=True)
+def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pytest's log handlers are no script's: `prepare()` prints here as it does where nothing is configured."""
+    monkeypatch.setattr("fineweb_stream.api.has_listener", lambda: False)
+
+
 @pytest.fixture(params=["tiktoken", "fastokens"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine that is installed."""

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import logging
 import os
 import re
 import shutil
@@ -69,7 +70,7 @@ def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **optio
         cluster = stack.enter_context(connect(address, find_needs("tiktoken", sources)))
 
         def map_blocks(_: object, encode: object, *args: object) -> object:
-            keywords = {k: v for k, v in encode.keywords.items() if k != "stopped"}
+            keywords = {k: v for k, v in encode.keywords.items() if k != "cancel"}
             return cluster.map_blocks(functools.partial(encode.func, **keywords), *args)
 
         stack.enter_context(mock.patch.object(run, "map_ordered", map_blocks))
@@ -195,10 +196,11 @@ def test_same_bytes_as_one_machine(dask: Dask, address: str, tmp_path: Path, kin
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_the_plan_is_the_clients(address: str, tmp_path: Path, capsys) -> None:
+def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What this machine's threads would take, and how long, is not said: others do the work."""
+    caplog.set_level(logging.INFO, "fineweb_stream")
     prepare(write_corpus("jsonl", tmp_path), tmp_path / "out", cluster=address)
-    said = capsys.readouterr().out
+    said = "\n".join(caplog.messages)
     assert re.search(r"^memory: budget .*; (fastokens|tiktoken) on the workers, whose memory is their own$", said, re.M)
     assert re.search(r"^disk: .* free$", said, re.M)
 
@@ -413,16 +415,17 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "has 4 bytes there, 5 here" in find_missing(Needs(__version__, (), str(tmp_path / "c.txt"), 5))[0]
 
 
-def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path) -> None:
+def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each is said with the address, within ten seconds or the time given; Dask missing, with the command."""
     needs = Needs("", (), "", 0)
     for address in ("tcp://127.0.0.1:9", "nonesuch.invalid:8786"):
         with pytest.raises(InputError, match=f"no scheduler answers at {address}"), connect(address, needs):
             pass
-    address, said = dask.start_scheduler(), []
-    with pytest.raises(InputError, match="no worker came within 1 s"), connect(address, needs, said.append, 1):
+    address = dask.start_scheduler()
+    caplog.set_level(logging.INFO, "fineweb_stream")
+    with pytest.raises(InputError, match="no worker came within 1 s"), connect(address, needs, wait_seconds=1):
         pass
-    assert said == [f"{address}: no worker yet; waiting up to 1 s for one (dask worker {address})"]
+    assert caplog.messages == [f"{address}: no worker yet; waiting up to 1 s for one (dask worker {address})"]
     with mock.patch.dict(sys.modules, {"distributed": None}), pytest.raises(InputError, match="pip install"):
         connect(address, needs).__enter__()
 

@@ -18,7 +18,8 @@ from fineweb_stream.remote.hub import list_remote
 from fineweb_stream.remote.ranges import read_remote
 from fineweb_stream.remote.retry import Patience, send
 from fineweb_stream.support import waiting
-from fineweb_stream.support.errors import InputError
+from fineweb_stream.support.cancel import Cancel
+from fineweb_stream.support.errors import Cancelled, InputError
 
 from .hub_server import Fault, HubServer
 
@@ -104,12 +105,12 @@ def test_an_idle_one_is_not_trusted(server: HubServer, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("cut", [None, 5])
 def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None) -> None:
     """Whoever waits for a silent server leaves soon when told to; another thread's reads go on."""
-    stop = threading.Event()
+    cancel = Cancel()
     server.faults = [Fault(stall=60, cut=cut)]
-    timer = threading.Timer(0.3, stop.set)
+    timer = threading.Timer(0.3, cancel.set)
     timer.start()
     start = time.monotonic()
-    with waiting.until(stop.is_set), pytest.raises(KeyboardInterrupt):
+    with waiting.until(cancel), pytest.raises(Cancelled):
         read(server, 0, 10, [])
     assert time.monotonic() - start < 5
     timer.join()

@@ -230,8 +230,8 @@ def test_line_ends_and_byte_order_mark(reference, tmp_path) -> None:
 )
 def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
     """Documents are what `bytes.split` makes, wherever blocks end, overlapping separators included."""
-    from fineweb_stream.inputs.blocks import Input, ReadOptions
     from fineweb_stream.inputs.separated import SeparatedText
+    from fineweb_stream.support.model import Input, ReadOptions
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "c.txt")
@@ -245,9 +245,9 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
 @pytest.mark.parametrize("separator", [b"a", b"ab", b"aa", b"aba", b"aaa"])
 def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, monkeypatch) -> None:
     """For only from the beginning of such a row can be told which of them separate. All short texts, all places."""
-    from fineweb_stream.inputs.blocks import Input
-    from fineweb_stream.inputs.sources import separated
+    from fineweb_stream.inputs import separated
     from fineweb_stream.inputs.storage import InputFile
+    from fineweb_stream.support.model import Input
 
     monkeypatch.setattr(separated, "_SCAN_BYTES", 3)
     n = len(separator)

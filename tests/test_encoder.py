@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_stream.pipeline.worker import get_encoder
-from fineweb_stream.support.errors import EngineError, InputError
+from fineweb_stream.support.cancel import Cancel
+from fineweb_stream.support.errors import Cancelled, EngineError, InputError
 from fineweb_stream.tokenizer import encoder as encoder_module
 from fineweb_stream.tokenizer.cuts import iter_chunks
 from fineweb_stream.tokenizer.encoder import Encoder
@@ -128,9 +130,17 @@ def test_wrong_engine_is_caught_in_a_sample(monkeypatch) -> None:
 
 def test_stop_is_heard_between_batches(engine: str) -> None:
     """A stop ends a long encode after at most one call of the engine."""
-    answers = iter([False, True])
-    with pytest.raises(KeyboardInterrupt):
-        get_encoder(engine).encode(["some words " * 200_000] * 3, stopped=lambda: next(answers))
+    cancel, encoder = Cancel(), get_encoder(engine)
+    n_calls, encode = [], encoder._encode
+
+    def cancel_after_one(texts: list[str]) -> object:
+        n_calls.append(len(texts))
+        cancel.set()
+        return encode(texts)
+
+    with mock.patch.object(encoder, "_encode", cancel_after_one), pytest.raises(Cancelled):
+        encoder.encode(["some words " * 200_000] * 3, cancel=cancel)
+    assert len(n_calls) == 1
 
 
 def test_unknown_engine() -> None:

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fineweb_stream.inputs.blocks import Block, Input, ReadOptions
+from fineweb_stream.inputs.blocks import Block
 from fineweb_stream.inputs.text import PlainText
 from fineweb_stream.pipeline import schedule
 from fineweb_stream.pipeline.schedule import Window, WorkerError, are_threads_left, local_executor, map_ordered
+from fineweb_stream.support.model import Input, ReadOptions
 
 SOURCE = PlainText(0, Input("c.txt", "text", 100, ""), ReadOptions())
 

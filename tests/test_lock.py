@@ -212,9 +212,9 @@ def test_lock_of_another_user(corpus_path: Path, tmp_path: Path) -> None:
     (out / "prepare.lock").write_text("someone")
     (out / "prepare.lock").chmod(0o600)
     code = (
-        "import os, sys; from fineweb_stream import lock\n"
+        "import os, sys; from fineweb_stream.output import lock\n"
         "os.setuid(65534)\n"
-        "try:\n    with lock.locked(lock.Path(sys.argv[1]), print): pass\n"
+        "try:\n    with lock.locked(lock.Path(sys.argv[1])): pass\n"
         "except Exception as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, cwd=ROOT, timeout=60)

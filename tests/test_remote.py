@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import ssl
@@ -22,7 +23,8 @@ from fineweb_stream.remote import retry as transport
 from fineweb_stream.remote.hub import RemoteFile, is_remote, list_remote
 from fineweb_stream.remote.ranges import RemoteReader, check_remote
 from fineweb_stream.support import waiting
-from fineweb_stream.support.errors import InputError, PrepareError, RemoteError
+from fineweb_stream.support.cancel import Cancel
+from fineweb_stream.support.errors import Cancelled, InputError, PrepareError, RemoteError
 from fineweb_stream.support.redact import kept, shown
 
 from .hub_server import BAD_TOKEN, ENTRY_NOT_FOUND, GATED, NO_TOKEN, Fault, HubServer, rate_limited
@@ -51,8 +53,6 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "no home"))
     monkeypatch.setenv("no_proxy", "*")
-    while not waiting.notices.empty():
-        waiting.notices.get()
 
 
 @pytest.fixture
@@ -343,7 +343,7 @@ def test_stall(
     assert {what.partition(": ")[2] for _, what in waits} == {"timeout"}
 
 
-def test_pause(hub: HubServer) -> None:
+def test_pause(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
     """A real wait is announced, once for all threads that wait for the same."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     failing = {0, 100, 200}
@@ -354,6 +354,7 @@ def test_pause(hub: HubServer) -> None:
         barrier.wait(20)
         waiting.pause(seconds, what)
 
+    caplog.set_level(logging.INFO, "fineweb_stream")
     start = time.monotonic()
     threads = [threading.Thread(target=read, args=(file, i, i + 1, wait)) for i in (0, 100, 200)]
     for thread in threads:
@@ -361,19 +362,18 @@ def test_pause(hub: HubServer) -> None:
     for thread in threads:
         thread.join()
     assert time.monotonic() - start >= 1
-    assert waiting.notices.get() == f"waiting for {hub.url.removeprefix('http://')}: HTTP 503, again in 1 s"
-    assert waiting.notices.empty()
+    assert caplog.messages == [f"waiting for {hub.url.removeprefix('http://')}: HTTP 503, again in 1 s"]
 
 
 def test_stopping(hub: HubServer, file: RemoteFile) -> None:
     """A thread that waits leaves when the run ends, and no further read begins."""
     hub.faults = [Fault(429, {"Retry-After": "100"})]
-    stop = threading.Event()
-    timer = threading.Timer(0.1, stop.set)
+    cancel = Cancel()
+    timer = threading.Timer(0.1, cancel.set)
     timer.start()
-    with waiting.until(stop.is_set):
+    with waiting.until(cancel):
         for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(Cancelled):
                 ranges.read_remote(file.url, file.version, file.size, 0, 10)
     timer.join()
     assert len(hub.log) == 1

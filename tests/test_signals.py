@@ -6,9 +6,6 @@ for a moment; everything else is prepare.py as it is.
 
 from __future__ import annotations
 
-import _imp
-import _thread
-import importlib
 import json
 import os
 import random
@@ -27,8 +24,8 @@ import pytest
 
 from fineweb_stream import prepare
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.support.errors import Interrupted
-from fineweb_stream.support.signals import Signals
+from fineweb_stream.support.cancel import NEVER, Cancel, aside, cancel_on_signals
+from fineweb_stream.support.errors import Cancelled, Interrupted
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl
@@ -315,44 +312,43 @@ assert [t.name for t in threading.enumerate() if t.name.startswith(("encode", "h
     assert "the same command continues" in done.stdout
 
 
-def test_no_exception_while_a_signal_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine it comes again while the handler, called in an import, still runs: it is put off once more."""
-    signals, put_off = Signals(), []
-
-    def start(function: object, arguments: tuple[int]) -> None:
-        put_off.append(arguments)
-        if len(put_off) == 1:
-            signals._handle(signal.SIGINT, sys._getframe())
-
-    monkeypatch.setattr(_thread, "start_new_thread", start)
-    within_import = compile("handle(2, sys._getframe())", "<frozen importlib._bootstrap>", "exec")
-    exec(within_import, {"handle": signals._handle, "sys": sys})
-    assert put_off == [(2,), (2,)]
-    with pytest.raises(Interrupted):
-        signals._handle(signal.SIGINT, sys._getframe())
+def test_a_signal_is_only_noted() -> None:
+    """A signal in the midst of an import, or anywhere else, sets the token and raises nothing there."""
+    source = "import signal; signal.raise_signal(signal.SIGTERM); done = True"
+    within_import = compile(source, "<frozen importlib._bootstrap>", "exec")
+    names: dict[str, object] = {}
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted) as caught, cancel_on_signals() as cancel:
+        exec(within_import, names)
+        assert names["done"] and cancel.is_set
+        cancel.check()
+    assert caught.value.exit_status == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no signal can be sent to one thread there")
-def test_import_lock_is_given_back() -> None:
-    """A signal in the midst of an import comes, and leaves no lock behind that all later imports would wait for."""
-    get_lock = importlib._bootstrap._get_module_lock  # type: ignore[attr-defined]
-    main, rng = threading.main_thread().ident, random.Random(1)
+def test_one_token_for_nested_blocks() -> None:
+    """The command line's token is that of its `prepare()`; a child is set by its parent, not the reverse."""
+    with pytest.raises(Interrupted), cancel_on_signals() as outer:
+        with cancel_on_signals() as inner:
+            assert inner is outer
+        child = Cancel(outer)
+        child.set()
+        outer.check()
+        signal.raise_signal(signal.SIGINT)
+        assert child.signal_number == signal.SIGINT
+        outer.wait(60)
+    with cancel_on_signals() as fresh:
+        assert not fresh.is_set
 
-    def send() -> None:
-        time.sleep(rng.random() * 0.003)
-        signal.pthread_kill(main, signal.SIGINT)
 
-    def take_locks() -> (
-        None
-    ):  # in its own frame: of a loop in a `with`, Python 3.13.0 lets such an exception pass by it
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
-            get_lock("no_such_module")
-
-    for _ in range(300):  # without care one of ten leaves the lock, and two of ten are swallowed
-        sender = threading.Thread(target=send)
-        with pytest.raises(Interrupted), Signals():
-            sender.start()
-            take_locks()
-        sender.join()
-        assert not _imp.lock_held()
+def test_what_is_left_behind() -> None:
+    """A call that nothing ends is left once the token is set, and what a call raises is raised here."""
+    cancel, release = Cancel(), threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    with pytest.raises(Cancelled):
+        aside(release.wait, cancel)
+    release.set()
+    with pytest.raises(ZeroDivisionError):
+        aside(lambda: 1 // 0, NEVER)
+    with pytest.raises(TimeoutError):
+        aside(lambda: time.sleep(0.3), NEVER, 0.05)

@@ -19,9 +19,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from ..inputs.blocks import Block
-from ..pipeline.schedule import TICK_SECONDS, Window, WorkerError, map_ordered
+from ..pipeline.schedule import Window, WorkerError, map_ordered
 from ..pipeline.worker import Encoded
+from ..support.cancel import NEVER, TICK_SECONDS, Cancel, aside
 from ..support.errors import InputError, PrepareError
+from ..support.log import log
 from .needs import Needs, check_here, find_missing, install_hint, is_file
 
 GROUP_BYTES = 8 << 20
@@ -66,8 +68,8 @@ def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str) -> 
 class Cluster:
     """A connection to a scheduler, whose workers have what is needed; made by `connect`."""
 
-    def __init__(self, address: str, client: Any, needs: Needs, say: Callable[[str], None]) -> None:
-        self._address, self._client, self._needs, self._say = address, client, needs, say
+    def __init__(self, address: str, client: Any, needs: Needs) -> None:
+        self._address, self._client, self._needs = address, client, needs
         self._executor = client.get_executor(pure=False, retries=RETRIES)
         self._n_threads = 0
         self._counted = -COUNT_SECONDS
@@ -86,7 +88,7 @@ class Cluster:
             self._n_threads = sum(self._client.nthreads(callback_timeout=5).values())
         self._counted = time.monotonic()
         if before and not self._n_threads:
-            self._say(f"{self._address}: all workers are gone; waiting for one (dask worker {self._address})")
+            log.info(f"{self._address}: all workers are gone; waiting for one (dask worker {self._address})")
 
     def map_blocks(
         self, function: Encode, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
@@ -153,17 +155,17 @@ class Cluster:
             more = f" ({len(complaints)} of {len(found)} workers)" if len(complaints) > 1 else ""
             raise InputError(message + more, hint)
 
-    def wait_for_workers(self, seconds: float) -> None:
+    def wait_for_workers(self, seconds: float, cancel: Cancel = NEVER) -> None:
         """Return once there is a worker; `InputError` when there is none for so long."""
         deadline = time.monotonic() + seconds
         start = f"dask worker {self._address}"
         if not self.n_threads:
-            self._say(f"{self._address}: no worker yet; waiting up to {seconds:,.0f} s for one ({start})")
+            log.info(f"{self._address}: no worker yet; waiting up to {seconds:,.0f} s for one ({start})")
         while not self.n_threads:
             self._check_status()
             if time.monotonic() > deadline:
                 raise InputError(f"{self._address}: no worker came within {seconds:,.0f} s", f"start some: {start}")
-            time.sleep(TICK_SECONDS)
+            cancel.wait(TICK_SECONDS)
 
     def _check_status(self) -> None:
         if self._client.status != "running":
@@ -174,9 +176,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def connect(
-    address: str, needs: Needs, say: Callable[[str], None] = print, wait_seconds: float = 600
-) -> Iterator[Cluster]:
+def connect(address: str, needs: Needs, cancel: Cancel = NEVER, wait_seconds: float = 600) -> Iterator[Cluster]:
     """Connect to a scheduler, wait until it has a worker, and see that all workers have what is needed.
 
     Raises `InputError` for what can be mended before the start: no Dask, no scheduler, no worker, one that lacks
@@ -198,15 +198,17 @@ def connect(
     try:
         # Results come straight from the workers: through the scheduler they would cross the network twice.
         make: Any = distributed.Client
-        client = make(address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True)
+        client = aside(
+            lambda: make(address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True), cancel
+        )
     except OSError as error:
         raise InputError(
             f"no scheduler answers at {address}: {error}", "start one (dask scheduler) and give the address it prints"
         ) from None
     try:
-        cluster = Cluster(address, client, needs, say)
-        cluster.wait_for_workers(wait_seconds)
-        cluster.check_workers()
+        cluster = Cluster(address, client, needs)
+        cluster.wait_for_workers(wait_seconds, cancel)
+        aside(cluster.check_workers, cancel)
         yield cluster
     finally:
         client.close(timeout=5)

@@ -66,4 +66,4 @@ def check_here(needs: Needs) -> None:
 
 def is_file(source: Source) -> bool:
     """Tell whether workers read the input themselves: streams and the demo travel with their blocks."""
-    return not source.input.is_stream and source.input.format != "demo" and "://" not in source.input.path
+    return not source.input.is_stream and source.input.format != "demo" and not source.input.is_remote

@@ -10,54 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ..support.redact import shown
+from ..support.model import Change, Input, ReadOptions
 
 BLOCK_BYTES = 1 << 20
 """About how much text a block holds. Fixed: one document is the least, whatever its length."""
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How records become texts. `errors` is `strict`, `replace` or `ignore`, as for `bytes.decode`.
-
-    A document of more than `max_document_bytes` is one that the memory budget has no room for.
-    """
-
-    text_column: str = "text"
-    separator: bytes | None = None
-    errors: str = "strict"
-    skip_bad: bool = False
-    max_document_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Input:
-    """One file: its path, format (`text`, `jsonl`, `parquet`), size in bytes and what tells that it changed.
-
-    A stream can only be read in order, and its `size` is not the length of its text (0 where unknown); `compression` is
-    the suffix that says how it is packed.
-    """
-
-    path: str
-    format: str
-    size: int
-    modified: str
-    is_stream: bool = False
-    compression: str = ""
-
-    @property
-    def shown(self) -> str:
-        """The path for messages: a URL's secrets are not in it."""
-        return shown(self.path)
-
-
-class Change(NamedTuple):
-    """One record that was skipped, or text that was altered; `record` counts from the block's first."""
-
-    record: int
-    byte: int | None
-    kind: str
-    detail: str
 
 
 class Texts(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..support.errors import RecordError
-from .blocks import Change, ReadOptions, Texts
+from ..support.model import Change, ReadOptions
+from .blocks import Texts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..support.errors import RecordError
-from .blocks import Change
+from ..support.model import Change
 
 BOM = b"\xef\xbb\xbf"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")

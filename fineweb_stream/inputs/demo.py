@@ -10,7 +10,8 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .blocks import Block, Input, ReadOptions, Texts
+from ..support.model import Input, ReadOptions
+from .blocks import Block, Texts
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..support.errors import InputError
-from .blocks import Input
+from ..support.model import STDIN, Input
 from .codecs import CompressedFile
 from .formats import FORMAT_OF_SUFFIX, find_format, is_usable, suffixes
-from .standard_input import STDIN, stdin_head
+from .standard_input import stdin_head
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 

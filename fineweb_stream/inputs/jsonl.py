@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..support.errors import RecordError
-from .blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
+from ..support.model import Change, Input, ReadOptions
+from .blocks import BLOCK_BYTES, Block, Texts
 from .decoding import BOM, decode
 from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
 

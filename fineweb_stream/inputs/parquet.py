@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..support.errors import InputError, MemoryLimitError
+from ..support.model import Input, ReadOptions
 from ..support.units import format_size
-from .blocks import BLOCK_BYTES, Block, Input, ReadOptions, Texts
+from .blocks import BLOCK_BYTES, Block, Texts
 from .column import read_column
 from .parquet_pages import decoded_bytes, largest_page
-from .storage import SAMPLE_BYTES, is_url, open_file
+from .storage import SAMPLE_BYTES, open_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +109,7 @@ class Parquet:
         limit = self.options.max_document_bytes
         if limit is None or chunk.total_uncompressed_size <= limit:
             return  # no page is larger than all of them: nothing needs to be read
-        n_pages = 2 if is_url(self.input.path) else math.inf  # each is a request there
+        n_pages = 2 if self.input.is_remote else math.inf  # each is a request there
         if (n_bytes := largest_page(file, chunk, limit, n_pages)) > limit:
             raise MemoryLimitError(
                 f"{self.input.shown}, rows {start + 1:,} to {stop:,}: a page of {format_size(n_bytes)}, which has to be"
@@ -245,7 +246,7 @@ def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
     metadata = _metadata(source.input)
     column = _column_index(metadata, source)
-    if is_url(source.input.path):  # a request for each row group would cost more than it tells
+    if source.input.is_remote:  # a request for each row group would cost more than it tells
         return [metadata.row_group(i).column(column).total_uncompressed_size for i in range(metadata.num_row_groups)]
     with open_file(source.input) as file:
         return [decoded_bytes(file, metadata.row_group(i).column(column)) for i in range(metadata.num_row_groups)]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ..pipeline.settings import Settings
 from ..support.errors import InputError
-from .blocks import Input, ReadOptions, Source
+from ..support.model import Input, ReadOptions
+from .blocks import Source
 from .demo import Demo
 from .jsonl import JsonLines
 from .parquet import Parquet, check_parquet

@@ -9,11 +9,9 @@ import select
 import sys
 from typing import cast
 
-from ..support import waiting
+from ..support.cancel import TICK_SECONDS
 from ..support.errors import InputError
-
-STDIN = "-"
-"""What it is called among the inputs."""
+from ..support.waiting import check, current
 
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
@@ -33,6 +31,7 @@ class StandardInput:
             _wait_for(buffer)
             piece = buffer.read1(min(n_bytes - len(data), _PIECE_BYTES))  # keeps nothing back that select cannot see
             if not piece:
+                current().wait(TICK_SECONDS)  # Ctrl+C ends the whole pipeline: this end may come before our own signal
                 break
             data += piece
         return bytes(data)
@@ -53,5 +52,5 @@ def stdin_head() -> bytes:
 
 def _wait_for(buffer: io.BufferedReader) -> None:
     with contextlib.suppress(OSError, ValueError):
-        while not select.select([buffer], [], [], waiting.TICK_SECONDS)[0]:
-            waiting.check()
+        while not select.select([buffer], [], [], TICK_SECONDS)[0]:
+            check()

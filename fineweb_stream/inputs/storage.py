@@ -9,17 +9,13 @@ from types import TracebackType
 from typing import BinaryIO, cast
 
 from ..support.errors import InputError
-from .blocks import Block, Input, Source
+from ..support.model import Input
+from .blocks import Block, Source
 from .codecs import CompressedFile
-from .standard_input import STDIN, StandardInput, stdin_head
+from .standard_input import StandardInput, stdin_head
 
 _SKIP_BYTES = 1 << 20
 SAMPLE_BYTES = 1 << 15
-
-
-def is_url(path: str) -> bool:
-    """Tell whether an input is not a local file."""
-    return "://" in path
 
 
 class StreamFull(Exception):
@@ -63,7 +59,7 @@ class InputFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self.input.path != STDIN:
+        if not self.input.is_stdin:
             self._file.close()
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
@@ -160,7 +156,7 @@ def iter_record_blocks(
 
 def open_input(input: Input, start: int = 0, max_held: int | None = None) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be."""
-    if input.path == STDIN:
+    if input.is_stdin:
         return InputFile(input, cast(BinaryIO, StandardInput()), start, stdin_head(), max_held)
     if input.compression:
         file = open_file(input, buffer_bytes=1 << 20)
@@ -170,10 +166,10 @@ def open_input(input: Input, start: int = 0, max_held: int | None = None) -> Inp
 
 def open_file(input: Input, buffer_bytes: int = 0) -> BinaryIO:
     """Open an input's file; `InputError` says why it cannot be. Of a URL, `buffer_bytes` are read ahead."""
-    if is_url(input.path):
+    if input.is_remote:
         from ..remote.ranges import RemoteReader  # it loads what speaks to networks
 
-        return cast(BinaryIO, RemoteReader(input.path, input.modified, input.size, buffer_bytes))
+        return cast(BinaryIO, RemoteReader(input.path, input.fingerprint, input.size, buffer_bytes))
     try:
         return Path(input.path).open("rb")
     except OSError as error:
@@ -185,10 +181,10 @@ def read_block(block: Block) -> bytes:
     if block.data is not None:
         return bytes(block.data)
     input = block.source.input
-    if is_url(input.path):
+    if input.is_remote:
         from ..remote.ranges import read_remote
 
-        return read_remote(input.path, input.modified, input.size, block.start, block.stop)
+        return read_remote(input.path, input.fingerprint, input.size, block.start, block.stop)
     with open_file(input) as file:
         file.seek(block.start)
         data = file.read(block.stop - block.start)
@@ -199,18 +195,18 @@ def read_block(block: Block) -> bytes:
 
 def check_unchanged(input: Input) -> None:
     """Raise `InputError` when a file is not what it was when the run looked at it first."""
-    if input.path == STDIN or input.format == "demo":
+    if input.is_stdin or input.format == "demo":
         return
-    if is_url(input.path):
+    if input.is_remote:
         from ..remote.ranges import check_remote
 
-        return check_remote(input.path, input.modified, input.size)
+        return check_remote(input.path, input.fingerprint, input.size)
     try:
         info = Path(input.path).stat()
         now = (info.st_size, str(info.st_mtime_ns))
     except OSError as error:
         raise InputError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
-    if now != (input.size, input.modified):
+    if now != (input.size, input.fingerprint):
         raise InputError(
             f"{input.path}: changed while it was read (it had {input.size:,} bytes, now {now[0]:,})",
             "once it is complete, start over with --overwrite",

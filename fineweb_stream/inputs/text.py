@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ..support.model import Change, Input, ReadOptions
 from ..tokenizer.cuts import find_cut, iter_chunks, iter_pieces
-from .blocks import BLOCK_BYTES, Block, Change, Input, ReadOptions, Texts
+from .blocks import BLOCK_BYTES, Block, Texts
 from .decoding import BOM, decode
 from .storage import InputFile, open_input, read_block, sample_blocks
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from ..inputs.blocks import Block, Change
+from ..inputs.blocks import Block
+from ..support.log import log
+from ..support.model import Change
 from . import files
 from .manifest import State
 
@@ -18,10 +19,9 @@ _MAX_PRINTED = 10
 class ChangeLog:
     """`prepare.changes.jsonl`: one line a change. Made with the first one; cut to what `state` says, like all else."""
 
-    def __init__(self, folder: Path, state: State, report: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, state: State) -> None:
         self._path = folder / CHANGES_NAME
         self._state = state
-        self._report = report
         self._part: files.Part | None = None
         if state.changes_bytes:
             self._open()
@@ -44,9 +44,9 @@ class ChangeLog:
             place = locate(block, change.record + self._state.n_records, change.byte)
             n_before = sum(self._state.n_changes.values())
             if n_before < _MAX_PRINTED:
-                self._report(f"{change.kind}: {place}: {change.detail}")
+                log.warning(f"{change.kind}: {place}: {change.detail}")
             elif n_before == _MAX_PRINTED:
-                self._report(f"more records are skipped or changed: see {self._path}")
+                log.warning(f"more records are skipped or changed: see {self._path}")
             line = {"kind": change.kind, "place": place, "byte": change.byte, "detail": change.detail}
             part.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
             self._state.n_changes[change.kind] = self._state.n_changes.get(change.kind, 0) + 1

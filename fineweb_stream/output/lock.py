@@ -8,19 +8,20 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..memory.guard import process_start
 from ..support.errors import InputError
+from ..support.log import log
 from . import files
 
 LOCK_NAME = "prepare.lock"
 
 
 @contextmanager
-def locked(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; a lock whose process is gone is taken over, with a note.
 
     Raises `InputError` when another run works there.
@@ -39,7 +40,7 @@ def locked(folder: Path, report: Callable[[str], None]) -> Iterator[None]:
                     f"{path}: another run works in this folder ({_describe(holder)})",
                     "wait for it or stop it; or give this one another folder with --out",
                 )
-            report(f"taking over from a run that is gone ({_describe(holder)})")
+            log.info(f"taking over from a run that is gone ({_describe(holder)})")
             _take_away(path, holder)
         _remove_leftovers(path)
         yield

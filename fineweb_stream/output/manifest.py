@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..inputs.blocks import Input
-from ..inputs.standard_input import STDIN
 from ..support.errors import DiskError, PrepareError
+from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout
@@ -122,7 +121,7 @@ class Record:
         found += [f"the input {path} was not there" for path in now if path not in before]
         found += [f"the input {path} was there and is not named now" for path in before if path not in now]
         for path in now:
-            if path in before and now[path] != before[path] and path == STDIN:
+            if path in before and now[path] != before[path] and now[path].is_stdin:
                 found.append("standard input begins with something else")
             elif path in before and now[path] != before[path]:
                 found.append(f"the input {path} changed: {_describe(before[path])}, now {_describe(now[path])}")
@@ -195,4 +194,4 @@ def portable(inputs: list[Input]) -> list[Input]:
 
 
 def _describe(input: Input) -> str:
-    return f"{input.size:,} bytes of {input.format}, modified {input.modified}"
+    return f"{input.size:,} bytes of {input.format}, modified {input.fingerprint}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..inputs.blocks import Input
-from ..inputs.storage import is_url
 from ..pipeline.settings import Settings
 from ..support.errors import InputError, PrepareError
+from ..support.log import log
+from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .changes import CHANGES_NAME
@@ -30,13 +30,12 @@ def open_record(
     *,
     overwrite: bool,
     dry_run: bool = False,
-    say: Callable[[str], None] = print,
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
     With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
-    continued all the same. A finished demo makes way for anything. With `dry_run` nothing is deleted, and `say` gets
-    what is in the way.
+    continued all the same. A finished demo makes way for anything. With `dry_run` nothing is deleted, and what is
+    in the way is said.
 
     Raises `InputError` for outputs of another run or of unknown origin, or of more than `max_tokens`; `PrepareError`
     for a damaged record.
@@ -70,7 +69,7 @@ def open_record(
         )
     if dry_run:
         if refusal and not overwrite:
-            say(f"note: {refusal}")
+            log.warning(f"note: {refusal}")
     elif refusal and not overwrite:
         raise refusal
     else:
@@ -87,7 +86,7 @@ def recorded_inputs(folder: Path, names: list[str]) -> list[Input] | None:
         return None
     with contextlib.suppress(PrepareError):
         record = read_record(folder)
-        if record and record.names == names and all(is_url(input.path) for input in record.inputs):
+        if record and record.names == names and all(input.is_remote for input in record.inputs):
             return record.inputs
     return None
 

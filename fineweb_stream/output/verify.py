@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..tokenizer.gpt2 import EOT_ID
 from ..tokenizer.ids import TOKEN_DTYPE
@@ -15,7 +16,7 @@ from .manifest import DONE, RECORD_NAME, read_record
 from .shards import TRAIN_NAME
 
 
-def verify(folder: Path) -> list[str]:
+def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
     """Check size, header, SHA-256, largest id and number of end-of-text ids of every output; return a line for each.
 
     Raises `InputError` when something is missing or not as the record says.
@@ -37,6 +38,7 @@ def verify(folder: Path) -> list[str]:
             raise InputError(f"{path}: its header is not that of {expected['tokens']:,} tokens", again)
         digest, largest = hashlib.sha256(), 0
         for data in files.read_pieces(path, layout.header_bytes, expected["bytes"]):
+            cancel.check()
             ids = np.frombuffer(data, TOKEN_DTYPE)
             digest.update(data)
             largest = max(largest, int(ids.max()))

@@ -13,7 +13,8 @@ from typing import Generic, TypeVar
 
 from ..inputs.blocks import Block, Source
 from ..inputs.storage import check_unchanged
-from ..support.waiting import TICK_SECONDS, until
+from ..support.cancel import NEVER, TICK_SECONDS, Cancel
+from ..support.waiting import until
 
 T = TypeVar("T")
 
@@ -41,10 +42,10 @@ class _Reader(Generic[T]):
         depth: int,
         size: Callable[[T], int],
         room: _Room,
-        stop: threading.Event,
+        cancel: Cancel,
     ) -> None:
         self._items: deque[tuple[T | None, int, BaseException | None]] = deque()
-        self._depth, self._size, self._room, self._stop = depth, size, room, stop
+        self._depth, self._size, self._room, self._cancel = depth, size, room, cancel
         self._is_asked = False
         self._thread = threading.Thread(target=self._run, args=(make,), name="encode-ahead", daemon=True)
         self._thread.start()
@@ -81,7 +82,7 @@ class _Reader(Generic[T]):
 
     def _run(self, make: Callable[[], Iterator[T]]) -> None:
         try:
-            with until(self._stop.is_set):
+            with until(self._cancel):
                 items = make()
                 while self._wait(self._may_begin):
                     item = next(items, None)
@@ -112,7 +113,7 @@ class _Reader(Generic[T]):
     def _wait(self, condition: Callable[[], bool]) -> bool:
         """Wait until it is so; False when it is time to end."""
         with self._room.changed:
-            while not self._stop.is_set():
+            while not self._cancel.is_set:
                 if self._room.changed.wait_for(condition, TICK_SECONDS):  # on Windows nothing ends a wait without end
                     return True
         return False
@@ -128,6 +129,7 @@ def read_ahead(
     depth: int = 3,
     max_bytes: float = float("inf"),
     size: Callable[[T], int] = _weightless,
+    cancel: Cancel = NEVER,
 ) -> Iterator[T | None]:
     """Yield the items of all iterators in order, with up to `n_ahead` of them running, `depth` items ahead each.
 
@@ -136,9 +138,9 @@ def read_ahead(
 
     None comes in between whenever nothing else came for TICK_SECONDS. By their `size` no more than `max_bytes` wait
     here, unless a single item is more. With a depth of 0 an iterator is only asked when it is waited for. What an
-    iterator raises is raised here when its turn comes. Leaving early stops the threads.
+    iterator raises is raised here when its turn comes. Leaving early stops the threads, and so does `cancel`.
     """
-    stop, room = threading.Event(), _Room(max_bytes)
+    stop, room = Cancel(cancel), _Room(max_bytes)
     remaining = iter(makers)
     readers: deque[_Reader[T]] = deque()
     try:
@@ -160,14 +162,16 @@ def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
     return n_workers if any(source.input.compression for source in sources) else 0
 
 
-def iter_blocks(sources: Sequence[Source], start: int, n_ahead: int, max_bytes: int) -> Iterator[Block | None]:
+def iter_blocks(
+    sources: Sequence[Source], start: int, n_ahead: int, max_bytes: int, cancel: Cancel = NEVER
+) -> Iterator[Block | None]:
     """Yield the blocks of all sources, the first from `start` on; None whenever a while has passed without one.
 
     Raises `InputError` for an input that changes while it is read.
     """
     starts = [start] + [0] * len(sources)
     makers = [functools.partial(_source_blocks, *pair) for pair in zip(sources, starts, strict=False)]
-    return read_ahead(makers, max(n_ahead, 1), 3 if n_ahead else 0, max_bytes, _carried_bytes)
+    return read_ahead(makers, max(n_ahead, 1), 3 if n_ahead else 0, max_bytes, _carried_bytes, cancel)
 
 
 def _source_blocks(source: Source, start: int) -> Iterator[Block]:

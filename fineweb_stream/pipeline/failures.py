@@ -6,18 +6,32 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..inputs.blocks import Input, Source
+from ..inputs.blocks import Source
 from ..inputs.storage import check_unchanged
 from ..output.changes import locate
 from ..output.manifest import State
-from ..support.errors import InputError, Interrupted, MemoryLimitError, PrepareError, RecordError, TooLargeError
+from ..support.cancel import Cancel
+from ..support.errors import (
+    Cancelled,
+    InputError,
+    Interrupted,
+    MemoryLimitError,
+    PrepareError,
+    RecordError,
+    TooLargeError,
+)
+from ..support.model import Input
 from .schedule import WorkerError
 
 LOG_NAME = "prepare.log"
 
 
-def explain(error: BaseException, state: State, sources: Sequence[Source], folder: Path) -> BaseException:
+def explain(
+    error: BaseException, state: State, sources: Sequence[Source], folder: Path, cancel: Cancel
+) -> BaseException:
     """Return the error to show for one that ended a run; the traceback of an unexpected one goes into `prepare.log`."""
+    if cancel.signal_number and isinstance(error.__cause__ or error, Cancelled):
+        return Interrupted(cancel.signal_number)
     if not isinstance(error, WorkerError):
         if isinstance(error, PrepareError | KeyboardInterrupt):
             return error
@@ -33,7 +47,7 @@ def explain(error: BaseException, state: State, sources: Sequence[Source], folde
         kind = MemoryLimitError if isinstance(cause, TooLargeError) else InputError
         place = locate(error.block, cause.record + n_before, cause.byte)
         return kind(f"{place}: {cause.message}", cause.hint)
-    if isinstance(cause, PrepareError | Interrupted):
+    if isinstance(cause, PrepareError):
         return cause
     if no_memory := _no_memory(cause, f"{source.input.shown}, from {error.block.start:,}: "):
         return no_memory

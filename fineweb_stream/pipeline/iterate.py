@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..inputs.discover import as_names, find_inputs
 from ..inputs.sources import make_sources
+from ..support.cancel import Cancel
 from ..support.errors import InputError, RecordError
 from ..tokenizer.ids import Ids
 from .ahead import count_ahead, iter_blocks
@@ -45,8 +45,8 @@ def iter_ids(
     options = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
     sources = make_sources(find_inputs(as_names(inputs), format), options)
     n_workers = count_workers(workers)
-    stop = threading.Event()
-    encode = functools.partial(encode_block, engine=engine, stopped=stop.is_set)
+    cancel = Cancel()
+    encode = functools.partial(encode_block, engine=engine, cancel=cancel)
     window = Window(lambda: BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES_PER_WORKER * n_workers)
     blocks = iter_blocks(sources, 0, count_ahead(sources, n_workers), window.max_bytes)
     with local_executor(n_workers) as pool:
@@ -59,4 +59,4 @@ def iter_ids(
             place = f"{error.block.source.input.shown}, from {error.block.start:,}"
             raise InputError(f"{place}: {error.__cause__.message}", error.__cause__.hint) from None
         finally:
-            stop.set()
+            cancel.set()

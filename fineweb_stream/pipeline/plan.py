@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..inputs.blocks import Block, Source
-from ..inputs.storage import is_url
 from ..output import files
 from ..output.layouts import ID_BYTES, LAYOUTS
 from ..output.manifest import State
 from ..output.shards import TRAIN_NAME
+from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError
 from ..support.units import format_duration, format_size
 from .settings import Settings
@@ -43,9 +43,9 @@ class Estimate:
         return settings.max_tokens, val
 
 
-def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
+def estimate(sources: Sequence[Source], engine: str, cancel: Cancel = NEVER) -> Estimate | None:
     """Encode samples spread over the inputs; None where there is nothing to sample (a stream)."""
-    n_samples = N_REMOTE_SAMPLES if any(is_url(source.input.path) for source in sources) else N_SAMPLES
+    n_samples = N_REMOTE_SAMPLES if any(source.input.is_remote for source in sources) else N_SAMPLES
     step = max(len(sources) // n_samples, 1)
     chosen = [source for source in sources[::step] if not source.input.is_stream]
     ratios: list[float] = []
@@ -56,9 +56,9 @@ def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
         tokens = n_bytes = 0
         for block in blocks:
             if not rates:
-                _encode_sample(block, engine)  # the first call of all is slow: it is not what is timed
+                _encode_sample(block, engine, cancel)  # the first call of all is slow: it is not what is timed
             start = time.perf_counter()
-            encoded = _encode_sample(block, engine)
+            encoded = _encode_sample(block, engine, cancel)
             if encoded is None:
                 continue
             rates.append(block.n_bytes / (time.perf_counter() - start))
@@ -77,9 +77,9 @@ def estimate(sources: Sequence[Source], engine: str) -> Estimate | None:
     return Estimate(int(expected * scale), bytes_per_token, spread, rate, bool(sources[0].unit))
 
 
-def _encode_sample(block: Block, engine: str) -> Encoded | None:
+def _encode_sample(block: Block, engine: str, cancel: Cancel) -> Encoded | None:
     try:
-        return encode_block(block, engine, is_checked=False)
+        return encode_block(block, engine, cancel, is_checked=False)
     except RecordError:  # the run itself will name it, if it comes that far
         return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -21,9 +20,9 @@ from ..output.merge import give_names, merge
 from ..output.resume import clear
 from ..output.shards import ShardWriter
 from ..output.splits import Split, split_documents, split_text
+from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
-from ..support.signals import Signals
-from ..support.waiting import notices
+from ..support.log import log
 from ..tokenizer.gpt2 import EOT_ID
 from . import report
 from .ahead import count_ahead, iter_blocks
@@ -51,8 +50,7 @@ class Run:
         settings: Settings,
         sources: Sequence[Source],
         record: Record,
-        signals: Signals,
-        say: Callable[[str], None],
+        cancel: Cancel,
         quiet: bool,
         guard: MemoryGuard,
         plan: MemoryPlan,
@@ -62,10 +60,9 @@ class Run:
         self._sources = sources
         self._record = record
         self._state = record.state
-        self._signals = signals
-        self._say = say
+        self._cancel = cancel
         self._quiet = quiet
-        self._watch = Watch(guard, record.state, say)
+        self._watch = Watch(guard, record.state)
         self._plan = plan
         self._cluster: Cluster | None = None
         self._n_saved = self._state.n_tokens
@@ -95,19 +92,19 @@ class Run:
                         self._encode(functools.partial(map_ordered, pool), is_local=True)
             self._merge()
         except BaseException as error:
-            shown = explain(error, state, self._sources, self._folder)
+            shown = explain(error, state, self._sources, self._folder, self._cancel)
             if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
                 shown.saved = self._saved()
             raise shown from error
         for line in report.result(self._folder, self._record):
-            self._say(line)
+            log.info(line)
 
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:
-        stop = threading.Event()
+        cancel = Cancel(self._cancel)
         plan = self._plan
         encode = functools.partial(encode_block, engine=plan.engine)
-        if is_local:  # an event does not travel to other processes
-            encode = functools.partial(encode, stopped=stop.is_set)
+        if is_local:  # the token does not travel to other processes
+            encode = functools.partial(encode, cancel=cancel)
         sources = self._sources[self._state.input :]
         n_ahead = count_ahead(sources, plan.n_workers)
         # What is read ahead waits as it is: a byte of it costs one, and one in the window TEXT_COST.
@@ -116,48 +113,44 @@ class Run:
             lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
             plan.cluster_window_bytes if self._cluster else window_bytes,
         )
-        blocks = iter_blocks(sources, self._state.offset, n_ahead, plan.window_bytes)
+        blocks = iter_blocks(sources, self._state.offset, n_ahead, plan.window_bytes, cancel)
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet)
         with (
             ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.layout) as writer,
-            ChangeLog(self._folder, self._state, self._say) as changes,
+            ChangeLog(self._folder, self._state) as changes,
         ):
             committed = time.monotonic()
 
             def tick() -> None:
-                self._signals.check()  # an exception that a callback swallowed comes again
+                cancel.check()
                 progress.update()
-                while not notices.empty():
-                    self._say(notices.get())
                 self._watch.check(self._state.seconds + time.monotonic() - self._clock)
                 if time.monotonic() - committed > COMMIT_SECONDS and self._state.n_tokens > self._n_saved:
                     commit()
 
             def commit() -> None:
                 nonlocal committed
-                with self._signals.deferred():
-                    self._commit(writer, changes)
+                self._commit(writer, changes)
                 committed = time.monotonic()
 
             try:
                 for block, encoded in mapped(encode, blocks, window, tick):
-                    with self._signals.deferred():
-                        has_completed_shard = self._absorb(block, encoded, writer, changes)
+                    has_completed_shard = self._absorb(block, encoded, writer, changes)
                     if self._is_full:
                         break
                     if has_completed_shard:
                         commit()
                 else:
+                    cancel.check()
                     self._state.is_exhausted = True
-                with self._signals.deferred():
-                    self._finish_encoding(writer, changes)
+                self._finish_encoding(writer, changes)
             except BaseException:
                 if self._is_whole and self._state.status == ENCODING:
                     commit()
                 raise
             finally:
-                stop.set()
+                cancel.set()
                 progress.close()
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
@@ -244,12 +237,12 @@ class Run:
         self._write_record()
 
     def _merge(self) -> None:
-        state, signals = self._state, self._signals
-        with signals.deferred():
-            merge(self._folder, state, self._settings, commit=self._write_record, check=signals.check)
-            give_names(self._folder, state)
-            state.status = DONE
-            self._write_record()
+        state = self._state
+        merge(self._folder, state, self._settings, commit=self._write_record, check=self._cancel.check)
+        self._cancel.check()
+        give_names(self._folder, state)
+        state.status = DONE
+        self._write_record()
 
     def _saved(self) -> str:
         if not self._n_saved or self._is_worthless:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ..inputs.blocks import Block
 from ..memory.cgroups import cpu_quota
+from ..support.cancel import TICK_SECONDS
 from ..support.errors import InputError
 
 T = TypeVar("T")
@@ -28,8 +29,6 @@ class WorkerError(Exception):
         super().__init__(block)
         self.block = block
 
-
-TICK_SECONDS = 0.1
 
 LEAVE_SECONDS = 2.0
 """A block takes 0.1 s; some megabytes without a place to cut, which are one call, take seconds."""
@@ -67,7 +66,7 @@ def map_ordered(
     A None among the blocks says that the next one is long in coming. `tick` is called every TICK_SECONDS while waiting,
     and may raise to end it all: what has not begun is cancelled then. Whatever a worker raises, `BaseException`
     included, becomes the cause of a `WorkerError` when its turn comes; what `blocks` raises comes in its turn, too, but
-    for a signal, which ends it all.
+    for Ctrl+C in a script, which ends it all.
     """
     pending: deque[tuple[Block, Future[T]]] = deque()
     n_bytes = 0

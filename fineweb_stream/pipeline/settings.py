@@ -6,9 +6,9 @@ import codecs
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..inputs.blocks import ReadOptions
 from ..output.layouts import LAYOUTS, NANOGPT
 from ..support.errors import InputError
+from ..support.model import ReadOptions
 
 FORMATS = ("text", "jsonl", "parquet")
 ENGINES = ("auto", "tiktoken", "fastokens")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..memory.guard import MB, MemoryGuard, Step, release_memory, used_bytes
 from ..output.manifest import State
 from ..support.errors import MemoryLimitError
+from ..support.log import log
 from . import report
 from .schedule import BLOCKS_PER_WORKER
 
@@ -19,10 +18,9 @@ that the next ones do not fit into, and use would creep up for as long as the ru
 class Watch:
     """Follows a guard through a run whose `state` keeps the samples."""
 
-    def __init__(self, guard: MemoryGuard, state: State, say: Callable[[str], None]) -> None:
+    def __init__(self, guard: MemoryGuard, state: State) -> None:
         self._guard = guard
         self._state = state
-        self._say = say
         self._memory_before = state.memory
         self._n_steps_said = 0
         self._read_bytes = 0
@@ -41,7 +39,7 @@ class Watch:
         guard = self._guard
         step = guard.check()
         for taken in guard.steps[self._n_steps_said :]:
-            self._say(f"memory: {taken['step']}: {taken['reason']}")
+            log.info(f"memory: {taken['step']}: {taken['reason']}")
         self._n_steps_said = len(guard.steps)
         self._give_back()
         report.add_sample(self._state, seconds, guard.used_bytes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..inputs.blocks import Block, Change, Texts
+from ..inputs.blocks import Block, Texts
+from ..support.cancel import NEVER, Cancel
 from ..support.errors import TooLargeError
+from ..support.model import Change
 from ..support.units import format_size
 from ..support.waiting import until
 from ..tokenizer.encoder import Encoder
@@ -40,21 +41,21 @@ class Encoded:
 def encode_block(
     block: Block,
     engine: str,
-    stopped: Callable[[], bool] = lambda: False,
+    cancel: Cancel = NEVER,
     is_checked: bool = True,
 ) -> Encoded:
     """Read and encode one block; with `is_checked` the first one, and a sample of the others, by both engines.
 
     A block of more than `max_document_bytes` is a single document that the memory budget has no room for.
 
-    Raises `RecordError`, `InputError`, `EngineError`; `KeyboardInterrupt` soon after `stopped` says yes.
+    Raises `RecordError`, `InputError`, `EngineError`; `Cancelled` soon after `cancel` is set.
     """
     max_bytes = block.source.options.max_document_bytes
-    with until(stopped):
+    with until(cancel):
         texts = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
     is_plain = not block.source.unit
     ids, ends = get_encoder(engine).encode(
-        texts.texts, eot=not is_plain, check_chars=_check_chars(block) if is_checked else 0, stopped=stopped
+        texts.texts, eot=not is_plain, check_chars=_check_chars(block) if is_checked else 0, cancel=cancel
     )
     n_eot = 0
     if is_plain:

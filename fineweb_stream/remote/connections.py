@@ -15,7 +15,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.error import URLError
 
-from ..support.waiting import TICK_SECONDS, check
+from ..support.cancel import TICK_SECONDS
+from ..support.waiting import check
 
 _thread = threading.local()
 

@@ -30,7 +30,7 @@ def read_remote(url: str, version: str, size: int, start: int, stop: int, wait: 
     """Return the bytes from `start` to `stop` of a listed file, all of them: a cut answer is continued where it ended.
 
     Raises `InputError` when the file is gone, forbidden or not as listed, `RemoteError` when not a byte came for
-    PATIENCE_SECONDS, `KeyboardInterrupt` when the run ends.
+    PATIENCE_SECONDS, `Cancelled` when the run ends.
     """
     assert 0 <= start <= stop <= size
     is_hf = url.startswith("hf://")

@@ -13,22 +13,20 @@ import os
 import random
 import re
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from ..support.cancel import aside
 from ..support.errors import InputError, RemoteError
 from ..support.redact import shown
-from ..support.waiting import check
+from ..support.waiting import check, current
 from .connections import KeepAlive
 
 T = TypeVar("T")
@@ -92,7 +90,9 @@ def with_patience(url: str, patience: Patience, attempt: Callable[[], T]) -> T:
         check()
         retry_after = None
         try:
-            return attempt() if patience.limit >= PATIENCE_SECONDS else _within(max(patience.left, 1), attempt)
+            if patience.limit >= PATIENCE_SECONDS:
+                return attempt()
+            return aside(attempt, current(), max(patience.left, 1))  # names and addresses can take minutes to fail
         except urllib.error.HTTPError as error:
             patience.answered()
             with error:
@@ -112,25 +112,6 @@ def with_patience(url: str, patience: Patience, attempt: Callable[[], T]) -> T:
                 ) from None
             reason = getattr(cause, "strerror", None) or ("timeout" if isinstance(cause, TimeoutError) else "hung up")
         patience.wait(reason, retry_after)
-
-
-def _within(seconds: float, attempt: Callable[[], T]) -> T:
-    """Call in a thread that is left behind when it takes longer: names and addresses can each take minutes to fail."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(attempt())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="contact").start()
-    try:
-        return future.result(seconds)
-    except FutureTimeoutError:  # before Python 3.11 no TimeoutError
-        if future.done():
-            raise
-        raise TimeoutError from None
 
 
 class Request(urllib.request.Request):

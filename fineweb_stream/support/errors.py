@@ -91,3 +91,7 @@ class RecordError(Exception):
 
 class TooLargeError(RecordError):
     """A single document does not fit in the memory budget; it is named before it is read."""
+
+
+class Cancelled(Exception):
+    """The run ends and nobody wants the result any more: raised in what waits or loops, never shown."""

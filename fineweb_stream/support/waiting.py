@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-TICK_SECONDS = 0.25
-
-notices: queue.SimpleQueue[str] = queue.SimpleQueue()
-"""One line for each wait, for the main thread to print."""
+from .cancel import NEVER, Cancel
+from .log import log
 
 _announced: dict[str, float] = {}
 _thread = threading.local()
 
 
 @contextmanager
-def until(stopped: Callable[[], bool]) -> Iterator[None]:
-    """What reads a network or waits in this thread meanwhile ends with `KeyboardInterrupt` once `stopped` says yes."""
-    before = getattr(_thread, "stopped", None)
-    _thread.stopped = stopped
+def until(cancel: Cancel) -> Iterator[None]:
+    """What reads a network or waits in this thread meanwhile ends with `Cancelled` once the token is set."""
+    before = current()
+    _thread.cancel = cancel
     try:
         yield
     finally:
-        _thread.stopped = before
+        _thread.cancel = before
+
+
+def current() -> Cancel:
+    """Return this thread's token."""
+    cancel: Cancel = getattr(_thread, "cancel", NEVER)
+    return cancel
 
 
 def check() -> None:
-    """Raise `KeyboardInterrupt` when it is time to end."""
-    stopped = getattr(_thread, "stopped", None)
-    if stopped and stopped():
-        raise KeyboardInterrupt
+    """Raise `Cancelled` when it is time to end."""
+    current().check()
 
 
 def pause(seconds: float, what: str) -> None:
-    """Sleep, with one notice: threads that wait for the same meanwhile add none."""
+    """Sleep, and say so once: threads that wait for the same meanwhile are silent."""
     end = time.monotonic() + seconds
     if end - seconds >= _announced.get(what, 0):
         _announced[what] = end
-        notices.put(f"waiting for {what}, again in {seconds:.0f} s")
-    check()
-    while (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, TICK_SECONDS))
-        check()
+        log.info(f"waiting for {what}, again in {seconds:.0f} s")
+    current().wait(seconds)

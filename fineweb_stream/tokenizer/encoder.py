@@ -9,12 +9,13 @@ Not covered: special tokens. `<|endoftext|>` inside a text is plain text; id 502
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ..pipeline.settings import ENGINES
+from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from .cuts import CHUNK_CHARS, iter_chunks
 from .engines import END, engine_version, fastokens_engine, tiktoken_engine
@@ -89,25 +90,25 @@ class Encoder:
         *,
         eot: bool = False,
         check_chars: int = 0,
-        stopped: Callable[[], bool] = lambda: False,
+        cancel: Cancel = NEVER,
     ) -> tuple[Ids, Ends]:
         """Return the ids of all texts, one after the other, and where the ids of each end.
 
         The ids are uint16, shape (n,); the ends int64, shape (len(texts),): text i is `ids[ends[i - 1]:ends[i]]`. With
         `eot` each text ends with id 50256, counted in its end. Lone surrogates count as U+FFFD, as in tiktoken.
 
-        About the first `check_chars` characters are encoded by tiktoken too and compared. `stopped` is asked between
-        calls of the engine (about a MiB each); `KeyboardInterrupt` leaves when it says yes.
+        About the first `check_chars` characters are encoded by tiktoken too and compared. `cancel` is looked at
+        between calls of the engine (about a MiB each).
 
-        Raises `EngineError` when the engines differ, `TypeError` for a text that is no `str`, or not in a sequence.
+        Raises `EngineError` when the engines differ, `Cancelled`, `TypeError` for a text that is no `str`, or not in a
+        sequence.
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts are a sequence of str, not one of them: encode([text])")
         n_pieces: list[int] = []
         parts, lengths = [], []
         for batch in _iter_batches(texts, eot, n_pieces):
-            if stopped():
-                raise KeyboardInterrupt
+            cancel.check()
             batch_ids, batch_lengths = self._encode(batch)
             if check_chars > 0 and self.engine != "tiktoken":
                 check_chars -= self._check(batch, batch_ids, batch_lengths, check_chars)

@@ -29,10 +29,11 @@ os.environ["PYTHONPATH"] = str(ROOT)  # for the worker processes
 from fineweb_stream import __version__, prepare  # noqa: E402
 from fineweb_stream.cluster import client  # noqa: E402
 from fineweb_stream.cluster.needs import Needs, find_needs  # noqa: E402
-from fineweb_stream.inputs.blocks import Block, Input, ReadOptions  # noqa: E402
+from fineweb_stream.inputs.blocks import Block  # noqa: E402
 from fineweb_stream.pipeline import run  # noqa: E402
 from fineweb_stream.pipeline.schedule import BLOCKS_PER_WORKER, Window  # noqa: E402
 from fineweb_stream.pipeline.worker import Encoded  # noqa: E402
+from fineweb_stream.support.model import Input, ReadOptions  # noqa: E402
 
 BLOCK_TOKENS = 250_000
 """What a block of 1 MiB of English text comes to, in documents of 1,000 tokens."""

@@ -1,0 +1,53 @@
+"""What is said goes through `logging`: a script that configures it is honoured, others see sentences."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT
+from .helpers import write_jsonl
+
+SCRIPTS = {
+    "nothing is configured": ("", "prepare(path, out)", True, False),
+    "quiet": ("", "prepare(path, out, quiet=True)", False, False),
+    "iter_ids": ("", "list(iter_ids(path))", False, False),
+    "to a handler": ("logging.basicConfig(level='INFO', format='LOG %(message)s')", "prepare(path, out)", False, True),
+    "quiet, to a handler": (
+        "logging.basicConfig(level='INFO', format='LOG %(message)s')",
+        "prepare(path, out, quiet=True)",
+        False,
+        True,
+    ),
+    "warnings only": (
+        "logging.basicConfig(level='ERROR', format='LOG %(message)s')",
+        "prepare(path, out)",
+        False,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_who_hears_what(name: str, tmp_path: Path) -> None:
+    """Sentences on standard output only where nothing is configured and nobody asked for quiet."""
+    configure, call, is_printed, is_logged = SCRIPTS[name]
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words"] * 50)
+    code = f"""
+import logging
+from fineweb_stream import iter_ids, prepare
+path, out = {str(path)!r}, {str(tmp_path / "out")!r}
+{configure}
+before = logging.getLogger("fineweb_stream").level, len(logging.getLogger("fineweb_stream").handlers)
+{call}
+assert before == (logging.getLogger("fineweb_stream").level, len(logging.getLogger("fineweb_stream").handlers))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert ("train on it" in done.stdout) == is_printed
+    assert ("LOG train on it" in done.stderr) == is_logged
+    assert is_printed or not done.stdout
+    assert is_logged or not done.stderr
