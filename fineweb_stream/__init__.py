@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from .support.version import __version__
 
 __all__ = [
+    "DiskError",
     "Encoder",
+    "EngineError",
+    "InputError",
     "Interrupted",
     "MemoryGuard",
+    "MemoryLimitError",
     "PrepareError",
+    "RemoteError",
     "Result",
+    "__version__",
     "iter_ids",
     "open_tokens",
     "prepare",
@@ -21,15 +27,21 @@ if TYPE_CHECKING:
     from .api import Result, prepare
     from .memory.guard import MemoryGuard
     from .pipeline.iterate import iter_ids
-    from .support.errors import Interrupted, PrepareError
+    from .support.errors import (
+        DiskError,
+        EngineError,
+        InputError,
+        Interrupted,
+        MemoryLimitError,
+        PrepareError,
+        RemoteError,
+    )
     from .token_files.open import open_tokens
     from .tokenizer.encoder import Encoder
 
 _HOMES = {
     "Encoder": "tokenizer.encoder",
-    "Interrupted": "support.errors",
     "MemoryGuard": "memory.guard",
-    "PrepareError": "support.errors",
     "Result": "api",
     "iter_ids": "pipeline.iterate",
     "open_tokens": "token_files.open",
@@ -43,8 +55,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: importing the package itself costs next to nothing."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_HOMES.get(name, 'support.errors')}", __name__), name)

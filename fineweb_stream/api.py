@@ -119,7 +119,7 @@ def prepare(
         has_parquet = any(file.format == "parquet" for file in found)
         plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local=cluster is None)
         with _engine_loading(plan.engine):
-            sources = make_sources(found, settings, plan.max_document_bytes)
+            sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
             cancel.check()
             if dry_run:
                 record = open_record(folder, settings, found, names, overwrite=overwrite, dry_run=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import __version__
 from .output.layouts import LAYOUTS, NANOGPT
 from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import log, printed
 from .support.units import parse_size
+from .support.version import __version__
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
@@ -81,8 +81,10 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
         return 0
     from .api import prepare
     from .inputs.discover import DEFAULT_CORPUS, default_names
+    from .memory.guard import return_large_blocks
 
     cancel.check()
+    return_large_blocks()  # the process is this program's: a script's own allocator is left alone
     names = options.pop("inputs")
     if not names and not options["demo"]:
         names = default_names(here)

@@ -28,6 +28,7 @@ from fineweb_stream.cluster.needs import Needs, find_missing, find_needs
 from fineweb_stream.pipeline import run
 from fineweb_stream.pipeline.schedule import Window, WorkerError
 from fineweb_stream.support.errors import InputError, PrepareError
+from fineweb_stream.support.model import ReadOptions
 
 from .helpers import outputs, write_jsonl, write_parquet
 
@@ -66,7 +67,7 @@ def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **optio
             return prepare(inputs, out, **options)
         if "cluster" in inspect.signature(prepare).parameters:
             return prepare(inputs, out, cluster=address, **options)
-        sources = api.make_sources(api.find_inputs([str(inputs)]), api.Settings())
+        sources = api.make_sources(api.find_inputs([str(inputs)]), ReadOptions())
         cluster = stack.enter_context(connect(address, find_needs("tiktoken", sources)))
 
         def map_blocks(_: object, encode: object, *args: object) -> object:
@@ -301,9 +302,7 @@ def test_a_block_that_fails_three_times(dask: Dask, address: str, tmp_path: Path
             raise ValueError("bad luck")
         return block.start
 
-    source = dataclasses.replace(
-        api.make_sources(api.find_inputs([str(corpus)]), api.Settings())[0], block_bytes=10_000
-    )
+    source = dataclasses.replace(api.make_sources(api.find_inputs([str(corpus)]), ReadOptions())[0], block_bytes=10_000)
     blocks = list(source.iter_blocks())
     found = []
     with connect(address, find_needs("tiktoken", [source])) as cluster, pytest.raises(WorkerError) as caught:
@@ -320,7 +319,7 @@ def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch)
     """Dask gives up on it (here at once), and the sentence names the place."""
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     corpus = write_corpus("txt", tmp_path)
-    sources = api.make_sources(api.find_inputs([str(corpus)]), api.Settings())
+    sources = api.make_sources(api.find_inputs([str(corpus)]), ReadOptions())
     address = dask.start_scheduler()
     dask.start_worker()
     blocks = list(sources[0].iter_blocks())
@@ -337,7 +336,7 @@ def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch)
 
 
 def complaint(address: str, corpus: Path, engine: str = "tiktoken") -> str:
-    sources = api.make_sources(api.find_inputs([str(corpus)]), api.Settings())
+    sources = api.make_sources(api.find_inputs([str(corpus)]), ReadOptions())
     with pytest.raises(InputError) as caught, connect(address, find_needs(engine, sources)):
         pass
     return str(caught.value)

@@ -8,9 +8,9 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .. import __version__
 from ..inputs.blocks import Source
 from ..support.errors import InputError
+from ..support.version import __version__
 
 
 class Needs(NamedTuple):

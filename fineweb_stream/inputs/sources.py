@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..pipeline.settings import Settings
 from ..support.errors import InputError
 from ..support.model import Input, ReadOptions
 from .blocks import Source
@@ -16,13 +15,14 @@ from .separated import SeparatedText
 from .text import PlainText
 
 
-def make_sources(inputs: Sequence[Input], settings: Settings, max_document_bytes: int | None = None) -> list[Source]:
-    """Return a source for each input, in order; a larger document is named, or skipped.
+def make_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None = None) -> list[Source]:
+    """Return a source for each input, in order.
+
+    The first `val_ratio` of plain text is its validation split; with None that is counted in tokens, elsewhere.
 
     Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column.
     """
-    options = settings.read_options(max_document_bytes)
-    plain = [input for input in inputs if input.format == "text" and settings.separator is None]
+    plain = [input for input in inputs if input.format == "text" and options.separator is None]
     if plain and len(plain) < len(inputs):
         other = next(input for input in inputs if input not in plain)
         raise InputError(
@@ -30,7 +30,7 @@ def make_sources(inputs: Sequence[Input], settings: Settings, max_document_bytes
             r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
         )
     if plain:
-        return _plain_sources(inputs, settings, options)
+        return _plain_sources(inputs, options, val_ratio)
     sources: list[Source] = []
     for number, input in enumerate(inputs):
         if input.format == "demo":
@@ -47,15 +47,13 @@ def make_sources(inputs: Sequence[Input], settings: Settings, max_document_bytes
     return sources
 
 
-def _plain_sources(inputs: Sequence[Input], settings: Settings, options: ReadOptions) -> list[Source]:
+def _plain_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None) -> list[Source]:
     """The validation split is the first `val_ratio` of all bytes, which may end in any of the files."""
     sources: list[Source] = []
-    remaining = math.ceil(settings.val_ratio * sum(input.size for input in inputs))
-    if settings.val_tokens is not None:
-        remaining = 0  # counted in tokens, by the splitter
+    remaining = math.ceil((val_ratio or 0) * sum(input.size for input in inputs))
     has_text = False
     for number, input in enumerate(inputs):
-        ratio = settings.val_ratio if input.is_stream and settings.val_tokens is None else None
+        ratio = val_ratio if input.is_stream else None
         val_bytes = min(remaining, input.size)
         sources.append(PlainText(number, input, options, val_bytes, ratio, has_text))
         remaining -= min(remaining, input.size)

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from types import TracebackType
 
-from ..inputs.blocks import Block
 from ..support.log import log
-from ..support.model import Change
+from ..support.model import Change, Input
 from . import files
 from .manifest import State
 
@@ -35,13 +34,13 @@ class ChangeLog:
         if self._part:
             self._part.close()
 
-    def append(self, block: Block, changes: list[Change]) -> None:
-        """Take down the changes of a block whose first record is number `state.n_records` of its input."""
+    def append(self, input: Input, unit: str, changes: list[Change]) -> None:
+        """Take down changes of an input whose records are called `unit`; they count from `state.n_records`."""
         if not changes:
             return
         part = self._part or self._open()
         for change in changes:
-            place = locate(block, change.record + self._state.n_records, change.byte)
+            place = locate(input, unit, change.record + self._state.n_records, change.byte)
             n_before = sum(self._state.n_changes.values())
             if n_before < _MAX_PRINTED:
                 log.warning(f"{change.kind}: {place}: {change.detail}")
@@ -67,13 +66,12 @@ class ChangeLog:
         return self._part
 
 
-def locate(block: Block, record: int, byte: int | None) -> str:
+def locate(input: Input, unit: str, record: int, byte: int | None) -> str:
     """Say where a record is: file, number (from 1) and byte.
 
     `record` counts from the input's first.
     """
-    source = block.source
-    place = source.input.shown + (f", {source.unit} {record + 1:,}" if source.unit else "")
+    place = input.shown + (f", {unit} {record + 1:,}" if unit else "")
     if byte is None:
         return place
-    return f"{place} (byte {byte:,})" if source.unit else f"{place}, byte {byte:,}"
+    return f"{place} (byte {byte:,})" if unit else f"{place}, byte {byte:,}"

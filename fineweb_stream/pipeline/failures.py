@@ -45,7 +45,7 @@ def explain(
     if isinstance(cause, RecordError):
         n_before = state.n_records if source.number == state.input else 0
         kind = MemoryLimitError if isinstance(cause, TooLargeError) else InputError
-        place = locate(error.block, cause.record + n_before, cause.byte)
+        place = locate(source.input, source.unit, cause.record + n_before, cause.byte)
         return kind(f"{place}: {cause.message}", cause.hint)
     if isinstance(cause, PrepareError):
         return cause

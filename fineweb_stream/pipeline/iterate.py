@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ..inputs.discover import as_names, find_inputs
 from ..inputs.sources import make_sources
+from ..memory.guard import MemoryGuard
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RecordError
 from ..tokenizer.ids import Ids
 from .ahead import count_ahead, iter_blocks
-from .budget import WINDOW_BYTES_PER_WORKER
+from .budget import plan_memory
 from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, count_workers, local_executor, map_ordered
 from .settings import Settings
 from .worker import encode_block
@@ -27,11 +28,13 @@ def iter_ids(
     skip_bad: bool = False,
     engine: str = "auto",
     workers: int | None = None,
+    memory: str | int | None = None,
     format: str | None = None,
 ) -> Iterator[Ids]:
     """Yield the ids of all inputs in order, as uint16 arrays of shape (n,), a MiB of text or so each.
 
-    All of it, one pass, no split, nothing written; the parameters are those of `prepare()`. Bounded in memory like it.
+    All of it, one pass, no split, nothing written or printed; the parameters are those of `prepare()`. Bounded in
+    memory like it, and a document that `memory` has no room for is named.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -42,14 +45,16 @@ def iter_ids(
 
     Raises `InputError` for what cannot be read, `EngineError` where the fast engine is not exact.
     """
-    options = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
-    sources = make_sources(find_inputs(as_names(inputs), format), options)
-    n_workers = count_workers(workers)
+    settings = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
+    found = find_inputs(as_names(inputs), format)
+    has_parquet = any(input.format == "parquet" for input in found)
+    plan = plan_memory(MemoryGuard(memory), engine, count_workers(workers), has_parquet)
+    sources = make_sources(found, settings.read_options(plan.max_document_bytes))
     cancel = Cancel()
-    encode = functools.partial(encode_block, engine=engine, cancel=cancel)
-    window = Window(lambda: BLOCKS_PER_WORKER * n_workers, WINDOW_BYTES_PER_WORKER * n_workers)
-    blocks = iter_blocks(sources, 0, count_ahead(sources, n_workers), window.max_bytes)
-    with local_executor(n_workers) as pool:
+    encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel)
+    window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
+    blocks = iter_blocks(sources, 0, count_ahead(sources, plan.n_workers), window.max_bytes, cancel)
+    with local_executor(plan.n_workers) as pool:
         try:
             for _, encoded in map_ordered(pool, encode, blocks, window, lambda: None):
                 yield encoded.ids

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..inputs.blocks import Source
 from ..memory.guard import MemoryGuard
 from ..output.changes import CHANGES_NAME
@@ -14,6 +13,7 @@ from ..output.manifest import DONE, ENCODING, MERGING, Record, State
 from ..output.shards import TRAIN_NAME
 from ..support.errors import InputError
 from ..support.units import counted, format_size
+from ..support.version import __version__
 from ..tokenizer.gpt2 import EOT_ID
 
 MIN_VAL_TOKENS = 1024

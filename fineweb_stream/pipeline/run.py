@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..inputs.blocks import Block, Source
-from ..memory.guard import MemoryGuard, return_large_blocks
+from ..memory.guard import MemoryGuard
 from ..output.changes import ChangeLog
 from ..output.manifest import DONE, ENCODING, MERGING, Record
 from ..output.merge import give_names, merge
@@ -29,13 +28,10 @@ from .ahead import count_ahead, iter_blocks
 from .budget import TEXT_COST, MemoryPlan
 from .failures import explain
 from .progress import Progress
-from .schedule import Window, local_executor, map_ordered
+from .schedule import Window, Workers, local_executor, map_ordered
 from .settings import Settings
 from .watch import Watch
 from .worker import Encoded, encode_block, get_encoder
-
-if TYPE_CHECKING:
-    from ..cluster.client import Cluster
 
 COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
@@ -64,17 +60,16 @@ class Run:
         self._quiet = quiet
         self._watch = Watch(guard, record.state)
         self._plan = plan
-        self._cluster: Cluster | None = None
+        self._cluster: Workers | None = None
         self._n_saved = self._state.n_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
         self._is_worthless = False  # no text at all: then nothing is kept
         self._clock = time.monotonic()
 
-    def work(self, executor: Executor | None = None, cluster: Cluster | None = None) -> None:
+    def work(self, executor: Executor | None = None, cluster: Workers | None = None) -> None:
         """Do all that is left; raise what stopped it, with what was saved."""
         state = self._state
-        return_large_blocks()
         try:
             if state.status == ENCODING:
                 encoder = get_encoder(self._plan.engine)
@@ -159,7 +154,7 @@ class Run:
         self._is_whole = False
         if block.source.number != state.input:
             state.input, state.n_records = block.source.number, 0
-        changes.append(block, encoded.changes[state.skip_changes :])
+        changes.append(block.source.input, block.source.unit, encoded.changes[state.skip_changes :])
         split = self._split(block, encoded)
         val, train = split.val[state.skip_val :], split.train[state.skip_train :]
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..inputs.blocks import Block
 from ..memory.cgroups import cpu_quota
@@ -52,6 +52,19 @@ class Window:
     def admits(self, n_blocks: int, n_bytes: int) -> bool:
         """Tell whether one more block may go out when this much is."""
         return n_blocks < self.max_blocks() and (n_blocks == 0 or n_bytes < self.max_bytes)
+
+
+class Workers(Protocol):
+    """Workers elsewhere: `map_blocks` does as `map_ordered`, which see; its window counts tasks."""
+
+    @property
+    def n_threads(self) -> int:
+        """How many threads they have now."""
+
+    def map_blocks(
+        self, function: Any, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
+    ) -> Iterator[tuple[Block, Any]]:
+        """Yield each block with `function(block)`, in order."""
 
 
 def map_ordered(

@@ -81,6 +81,11 @@ class Settings:
         separator = None if self.separator is None else self.separator.encode()
         return ReadOptions(self.text_column, separator, self.errors, self.skip_bad, max_document_bytes)
 
+    @property
+    def val_share(self) -> float | None:
+        """Which share is validation; None where `val_tokens` says how much."""
+        return self.val_ratio if self.val_tokens is None else None
+
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""
         free = ("errors", "engine", "max_tokens", "skip_bad")

@@ -145,10 +145,9 @@ def measure_arrays(n_workers: int, n_blocks: int, writes: bool, direct: bool, fo
 def measure_encode(n_workers: int, corpus: Path, engine: str, repeat: int, window: int) -> str:
     from fineweb_stream.inputs.discover import find_inputs
     from fineweb_stream.inputs.sources import make_sources
-    from fineweb_stream.pipeline.settings import Settings
     from fineweb_stream.pipeline.worker import encode_block
 
-    sources = make_sources(find_inputs([str(corpus)]), Settings())
+    sources = make_sources(find_inputs([str(corpus)]), ReadOptions())
     blocks = [block for source in sources for block in source.iter_blocks(0)]
     encode = functools.partial(encode_block, engine=engine)
     with connected(n_workers, find_needs(engine, sources), True) as found:
