@@ -43,6 +43,9 @@ class Cancel:
         self._is_set = False
         self._signal_number = 0
 
+    def __repr__(self) -> str:
+        return "<Cancel: set>" if self.is_set else "<Cancel: not set>"
+
     def set(self, signal_number: int = 0) -> None:
         """Ask everything that looks at this token to end; `signal_number` says which signal wants it."""
         self._signal_number = self._signal_number or signal_number
