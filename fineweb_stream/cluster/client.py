@@ -176,7 +176,13 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def connect(address: str, needs: Needs, cancel: Cancel = NEVER, wait_seconds: float = 600) -> Iterator[Cluster]:
+def connect(
+    address: str,
+    needs: Needs,
+    cancel: Cancel = NEVER,
+    wait_seconds: float = 600,
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Iterator[Cluster]:
     """Connect to a scheduler, wait until it has a worker, and see that all workers have what is needed.
 
     Raises `InputError` for what can be mended before the start: no Dask, no scheduler, no worker, one that lacks
@@ -199,7 +205,7 @@ def connect(address: str, needs: Needs, cancel: Cancel = NEVER, wait_seconds: fl
         # Results come straight from the workers: through the scheduler they would cross the network twice.
         make: Any = distributed.Client
         client = aside(
-            lambda: make(address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True), cancel
+            lambda: make(address, timeout=connect_seconds, set_as_default=False, direct_to_workers=True), cancel
         )
     except OSError as error:
         raise InputError(
