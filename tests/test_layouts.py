@@ -25,6 +25,7 @@ from fineweb_stream.pipeline import run
 from fineweb_stream.pipeline.plan import Estimate, disk_needed
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.support.errors import InputError, PrepareError
+from fineweb_stream.token_files.open import find_paths
 from fineweb_stream.token_files.summary import decode, summarize
 
 from .helpers import read_ids, write_jsonl
@@ -307,7 +308,7 @@ def test_open_tokens_and_inspect(layout: str, corpus_path: Path, tmp_path: Path)
     assert prepare_some(corpus_path, tmp_path / "out", -1, **options)
     assert np.asarray(open_tokens(tmp_path / "out")).tolist() == train
     assert np.asarray(open_tokens(tmp_path / "out", "val")).tolist() == read_ids(tmp_path / "expected" / "val.bin")
-    for number, path in enumerate(open_tokens(tmp_path / "out").paths):
+    for number, path in enumerate(find_paths(tmp_path / "out")):
         assert open_tokens(path)[:].tolist() == train[1500 * number : 1500 * (number + 1)]
         assert decode(path, 7, 20) == decode(tmp_path / "expected", 1500 * number + 7, 20)
     found, expected = (summarize(tmp_path / folder, seed=3) for folder in ("out", "expected"))

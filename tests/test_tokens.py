@@ -20,7 +20,9 @@ from hypothesis.extra import numpy as hnp
 
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
-from fineweb_stream.token_files.open import Tokens, open_tokens
+from fineweb_stream.token_files.commands import main
+from fineweb_stream.token_files.joined import Tokens
+from fineweb_stream.token_files.open import find_paths, open_tokens
 from fineweb_stream.tokenizer.ids import Ids
 
 
@@ -37,7 +39,7 @@ def opened(lengths: Sequence[int]) -> Iterator[tuple[Tokens, Ids]]:
     """Tokens over shards of these lengths, and the array that they must equal."""
     with tempfile.TemporaryDirectory() as folder:
         ids = write_shards(Path(folder), lengths)
-        yield open_tokens(folder), ids
+        yield Tokens(find_paths(folder)), ids
 
 
 def keys(n: int) -> st.SearchStrategy[Any]:
@@ -145,7 +147,7 @@ def test_what_of_a_folder_is_opened(tmp_path: Path) -> None:
     assert open_tokens(str(tmp_path))[:].tolist() == [1, 2]
     assert open_tokens(tmp_path, split="val")[:].tolist() == [3]
     assert open_tokens(tmp_path / "train.bin", split="val")[:].tolist() == [1, 2]
-    assert open_tokens(tmp_path, "val").locate(0) == (tmp_path / "val.bin", 0)
+    assert find_paths(tmp_path, "val") == [tmp_path / "val.bin"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,11 @@ def test_what_of_a_folder_is_opened(tmp_path: Path) -> None:
         ({"a.bin": b""}, "a.bin", "train", "a.bin: the file is empty\n  make it again"),
         ({"a.bin": b"123"}, "a.bin", "train", "a.bin: 3 bytes, an odd number"),
         ({"train_shard_0000.bin": b"12", "train_shard_0001.bin": b"1"}, "", "train", "train_shard_0001.bin: 1 bytes"),
-        ({"val.bin": b"12", "train.bin.part": b"12"}, "", "train", "neither train.bin nor train_shard_0000.bin"),
+        ({"val.bin": b"12"}, "", "train", "neither train.bin nor train_shard_0000.bin"),
+        ({"val.bin": b"12", "train.bin.part": b"12"}, "", "train", "train.bin: not finished: "),
+        ({"train_shard_0000.npy.part": b"12"}, "", "train", "train_shard_0000.npy: not finished: "),
+        ({"train.bin": b"12", "val.bin.part": b"12"}, "", "val", "val.bin: not finished: "),
+        ({"train.bin": b"12", "val.npy.part": b"12"}, "", "val", "val.npy: not finished: "),
         ({"train.bin": b"12"}, "", "val", "val.bin: no such file"),
         (
             {f"train_shard_{n:04}.bin": b"12" for n in (0, 1, 3)},
@@ -199,3 +205,92 @@ def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(np, "memmap", refuse)
     with pytest.raises(InputError, match=r"train_shard_0000.bin: Too many open files\n.*ulimit -n"):
         open_tokens(tmp_path)
+
+
+def test_one_file_is_a_plain_array(tmp_path: Path) -> None:
+    """One file is a read-only `np.memmap`, no subclass: NumPy's functions, comparisons and casts do what they say."""
+    ids = write_shards(tmp_path, [999])
+    tokens = open_tokens(tmp_path)
+    assert type(tokens) is np.memmap and not tokens.flags.writeable and tokens.dtype == np.uint16
+    assert np.sum(tokens == 7) == 1 and np.bincount(tokens[3:6]).sum() == 3
+    np.testing.assert_array_equal(tokens.astype(np.int64), ids.astype(np.int64), strict=True)
+    np.testing.assert_array_equal(np.array_split(tokens, 3)[1], ids[333:666])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tokens: np.sum(tokens == 50256),
+        lambda tokens: tokens != tokens,
+        lambda tokens: 7 in tokens,
+        lambda tokens: np.sum(tokens),
+        lambda tokens: np.count_nonzero(tokens),
+        lambda tokens: np.concatenate([tokens, tokens]),
+        lambda tokens: np.add(tokens, 1),
+        lambda tokens: tokens + 1,
+        lambda tokens: np.arange(9) - tokens,
+        lambda tokens: tokens > 1,
+        lambda tokens: -tokens,
+        lambda tokens: tokens.astype(np.int64),
+        lambda tokens: tokens.reshape(3, 3),
+        lambda tokens: tokens.tolist(),
+        lambda tokens: tokens.sum(),
+        lambda tokens: tokens.__setitem__(0, 1),
+    ],
+)
+def test_shards_refuse_what_would_need_them_all(use: Any) -> None:
+    """What an array does and shards do not is a TypeError with the ways out: never 0, False or a wrong answer."""
+    with opened([4, 5]) as (tokens, _):
+        with pytest.raises(TypeError, match=r"tokens in 2 files.*tokens\[a:b\].*np.asarray"):
+            use(tokens)
+        assert not hasattr(tokens, "astype") and not hasattr(tokens, "nothing")
+        assert (tokens.ndim, tokens.size, tokens.nbytes) == (1, 9, 18)
+        assert len({tokens, tokens}) == 1
+
+
+TEXT = "What is 1\t+ 1?\r\nNothing but text, 漢字 included."
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (TEXT.encode(), "text"),
+        (TEXT.encode()[:17], "text"),
+        (("é" * 4000).encode(), "text"),
+        (("x" + "é" * 4000).encode(), "text"),
+        (b'{"text": "a record"}\n' * 999, "text"),
+        (b"\xef\xbb\xbf" + TEXT.encode(), "text"),
+        (TEXT.encode("utf-16"), "UTF-16 text"),
+        (b"PAR1\x15\x04" + bytes(999), "a parquet file"),
+        (b"\x1f\x8b\x08\x00" + bytes(999), "gzip data"),
+        (b"PK\x03\x04" + bytes(999), "a zip archive"),
+        (np.arange(1, 99, dtype="<u4").tobytes(), "ids of 4 bytes"),
+        (np.arange(1, 99, dtype="<i8").tobytes(), "ids of 8 bytes"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.bin", "a.txt", "b"])
+def test_what_is_no_token_file_is_refused(
+    data: bytes, what: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text, known other files and wider ids are refused by what they hold, whatever they are called: `inspect`, too."""
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=f"{name}: {what}.*, not ") as caught:
+        open_tokens(tmp_path / name)
+    assert caught.value.hint
+    assert [main([command, str(tmp_path / name)]) for command in ("inspect", "decode")] == [2, 2]
+    assert capsys.readouterr().out == ""
+
+
+@given(ids=st.lists(st.integers(0, 50256), min_size=1, max_size=3000), first=st.sampled_from([0, 220, 8224, 26984]))
+def test_what_is_a_token_file_is_opened(ids: list[int], first: int) -> None:
+    """Ids of every kind open, also short files and those whose first ids have the bytes of text."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.array([first] * 6 + [198, 50256, *ids], "<u2").tofile(Path(folder) / "a.bin")
+        assert open_tokens(Path(folder) / "a.bin")[8:].tolist() == ids
+
+
+@pytest.mark.parametrize("values", [[0] * 500, [0, 7] * 500, [7] * 500, [220] * 500, list(range(65)) * 9])
+def test_few_ids_are_a_token_file(values: list[int], tmp_path: Path) -> None:
+    """So do files of few ids, and of characters."""
+    np.array(values, "<u2").tofile(tmp_path / "a.bin")
+    assert open_tokens(tmp_path / "a.bin").tolist() == values

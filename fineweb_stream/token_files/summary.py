@@ -22,7 +22,8 @@ from ..support.errors import InputError
 from ..support.units import counted
 from ..tokenizer.gpt2 import EOT_ID, token_bytes
 from ..tokenizer.ids import TOKEN_DTYPE, Ends, Ids
-from .open import Tokens, open_tokens
+from .joined import Tokens
+from .open import find_paths
 
 LONG_TOKENS = 1024
 """GPT-2's context: no training sequence holds the whole of a longer document."""
@@ -121,7 +122,7 @@ def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int =
 
     Raises `InputError` as `open_tokens` does, and for an id that GPT-2 does not have.
     """
-    tokens, tally = open_tokens(path, split), _Tally(np.random.default_rng(seed))
+    tokens, tally = Tokens(find_paths(path, split)), _Tally(np.random.default_rng(seed))
     for ids in _iter_pieces(tokens):
         tally.add(ids)
     top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
@@ -144,7 +145,7 @@ def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> st
 
     Raises `InputError` as `open_tokens` does, for places outside the file, and for an id that GPT-2 does not have.
     """
-    tokens = open_tokens(path)
+    tokens = Tokens(find_paths(path))
     if count < 1 or not -len(tokens) <= start < len(tokens):
         raise InputError(
             f"{path}: {count:,} tokens from {start:,} on: there are {len(tokens):,} tokens",

@@ -1,0 +1,130 @@
+"""Where the ids of a file begin: after llm.c's header, NumPy's, or none. What is certainly no token file is refused."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import struct
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from ..output.layouts import ID_BYTES, LLMC, LLMC_MAGIC, LLMC_VERSION, NPY_MAGIC
+from ..support.errors import InputError
+from ..tokenizer.ids import TOKEN_DTYPE, Ids
+
+HEAD_BYTES = 4096
+
+_MIN_TEXT_BYTES, _MIN_IDS = 16, 32
+"""What is shorter may be ids that only look like something else."""
+
+_FOREIGN = {
+    rb"PAR1": "a parquet file",
+    rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]": "gzip data",
+    rb"\x28\xb5\x2f\xfd": "zstd data",
+    rb"\xfd7zXZ\x00": "xz data",
+    rb"BZh[1-9]1AY&SY": "bzip2 data",
+    rb"PK\x03\x04": "a zip archive or a checkpoint of PyTorch",
+    rb"ARROW1\x00\x00": "an Arrow file",
+    rb"\x89HDF\r\n": "an HDF5 file",
+    rb"SQLite format 3\x00": "a database",
+    rb"\x7fELF": "a program",
+    rb"\x89PNG|\xff\xd8\xff": "a picture",
+    rb"%PDF-\d": "a PDF",
+    rb"MMIDIDX\x00": "an index of Megatron, not its ids",
+    rb"\xff\xfe|\xfe\xff": "UTF-16 text",
+}
+"""What no token file begins with (a pattern), and what that is; a pattern is longer than an id, or no id of GPT-2."""
+
+_TEXT = re.compile(rb"[\t\n\r\f\x1b\x20-\x7e\x80-\xff]*")
+
+
+def find_ids(path: Path) -> tuple[int, int]:
+    """Return at which byte the ids of a file begin, and how many there are.
+
+    Raises `InputError` for a file that is empty, cut, or no token file; `OSError`.
+    """
+    with path.open("rb") as file:
+        n_bytes = os.fstat(file.fileno()).st_size
+        head = file.read(HEAD_BYTES)
+        if not head:
+            raise InputError(f"{path}: the file is empty", "make it again, or name another file")
+        if head.startswith(NPY_MAGIC):
+            start, n_ids = _find_npy_ids(file, path)
+        elif (n_said := _count_llmc_ids(head, n_bytes)) is not None:
+            start, n_ids = LLMC.header_bytes, n_said
+        else:
+            _refuse(path, head, n_bytes)
+            start, n_ids = 0, -(-n_bytes // ID_BYTES)
+    if start + n_ids * ID_BYTES != n_bytes:
+        what = f"its header says {n_ids:,} ids" if start else "an odd number: not a whole number of 2-byte ids"
+        raise InputError(
+            f"{path}: {n_bytes:,} bytes, {what}",
+            "was it copied completely? Copy or make it again; text is made into ids by prepare.py",
+        )
+    if n_ids == 0:
+        raise InputError(f"{path}: the file is empty but for its header", "make it again, or name another file")
+    return start, n_ids
+
+
+def _count_llmc_ids(head: bytes, n_bytes: int) -> int | None:
+    """Return how many ids llm.c's header says there are, None where there is no such header.
+
+    A file that only happens to begin with its magic has other numbers than a header where the rest should be zeros.
+    """
+    if len(head) < LLMC.header_bytes:
+        return None
+    magic, version, n_ids = struct.unpack_from("<3i", head)
+    is_header = n_bytes == LLMC.n_bytes(n_ids) or head[: LLMC.header_bytes] == LLMC.make_header(n_ids)
+    return n_ids if (magic, version) == (LLMC_MAGIC, LLMC_VERSION) and n_ids >= 0 and is_header else None
+
+
+def _find_npy_ids(file: IO[bytes], path: Path) -> tuple[int, int]:
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    file.seek(0)
+    try:
+        shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+    except (ValueError, KeyError) as error:
+        raise InputError(f"{path}: its .npy header cannot be read: {error}", "copy or make it again") from None
+    if dtype != TOKEN_DTYPE or len(shape) != 1:
+        raise InputError(f"{path}: an array of {dtype} and shape {shape}", "ids are one row of uint16 (<u2)")
+    return file.tell(), shape[0]
+
+
+def _refuse(path: Path, head: bytes, n_bytes: int) -> None:
+    """Raise `InputError` for text, for other known kinds of file, and for ids of more than two bytes."""
+    make = f"make ids of it: python prepare.py {path} --out DIR"
+    if n_bytes >= _MIN_TEXT_BYTES:
+        for magic, kind in _FOREIGN.items():
+            if re.match(magic, head, re.DOTALL):
+                raise InputError(f"{path}: {kind}, not a token file", "name a file that prepare.py has made")
+        if _is_text(head):
+            raise InputError(f"{path}: text, not a token file", make)
+    ids = np.frombuffer(head[: len(head) // 16 * 16], TOKEN_DTYPE)
+    if (n_id_bytes := _wider(ids)) and len(ids) >= _MIN_IDS:
+        raise InputError(
+            f"{path}: ids of {n_id_bytes} bytes each, not of {ID_BYTES}",
+            f"np.fromfile({str(path)!r}, 'u{n_id_bytes}').astype('{TOKEN_DTYPE.str}').tofile('ids.bin') makes such of"
+            " GPT-2's ids",
+        )
+
+
+def _is_text(head: bytes) -> bool:
+    """Tell whether bytes are UTF-8 without control characters, a last character that was cut off aside."""
+    if not _TEXT.fullmatch(head):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _wider(ids: Ids) -> int:
+    """Return of how many bytes ids really are that are zeros in all places but every fourth or second, or else 0."""
+    for step in (4, 2):
+        if ids[::step].any() and not any(ids[first::step].any() for first in range(1, step)):
+            return step * ID_BYTES
+    return 0

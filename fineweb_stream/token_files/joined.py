@@ -1,0 +1,181 @@
+"""`Tokens`: shards as one array of ids, for what a loader does with it; what would read all of them is refused."""
+
+from __future__ import annotations
+
+import errno
+import operator
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ..output.layouts import ID_BYTES
+from ..support.errors import InputError
+from ..support.units import format_size
+from ..tokenizer.ids import TOKEN_DTYPE, Ids
+from .headers import find_ids
+
+
+class Refused(TypeError, AttributeError):
+    """What `Tokens` does not do; an `AttributeError`, too, so that `hasattr` says no."""
+
+
+class Tokens:
+    """One read-only array of ids (uint16) over memory-mapped files; `paths` names them, in order.
+
+    `starts` are the bytes at which their ids begin: 0, or where a header ends.
+
+    It is indexed as the array would be: by integers, slices of any step, and arrays or lists of integers. A slice is
+    a read-only array; inside one file it is a view that costs nothing, across files a copy. `np.asarray` copies all.
+    Everything else that an array does (comparisons, arithmetic, NumPy's functions, `astype`) is a `TypeError`: it would
+    read all files. Pickled, it holds the paths alone: a data loader's workers open the files again.
+
+    Raises `IndexError` past the ends, `TypeError` for other keys, `InputError` as `open_tokens` does.
+    """
+
+    dtype, ndim = TOKEN_DTYPE, 1
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        maps = [map_ids(path) for path in self.paths]
+        self.starts = tuple(ids.offset for ids in maps)
+        self._parts = [ids.view(np.ndarray) for ids in maps]  # it slices nine times as fast
+        self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __repr__(self) -> str:
+        return f"<Tokens: {len(self):,} in {self.name}>"
+
+    def __reduce__(self) -> tuple[type[Tokens], tuple[tuple[Path, ...]]]:
+        return Tokens, (self.paths,)
+
+    @property
+    def name(self) -> str:
+        """What to call it: the first file, and how many more there are."""
+        return str(self.paths[0]) + (f" and {len(self.paths) - 1:,} more" if len(self.paths) > 1 else "")
+
+    @property
+    def shape(self) -> tuple[int]:
+        """As an array's."""
+        return (len(self),)
+
+    @property
+    def size(self) -> int:
+        """As an array's."""
+        return len(self)
+
+    @property
+    def nbytes(self) -> int:
+        """As an array's."""
+        return len(self) * ID_BYTES
+
+    def locate(self, place: int) -> tuple[Path, int]:
+        """Return the file in which a token stands, and its place there."""
+        number = bisect_right(self._ends, place)
+        return self.paths[number], place - self._ends[number] + len(self._parts[number])
+
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> np.uint16: ...
+
+    @overload
+    def __getitem__(self, key: slice | npt.NDArray[np.integer[Any]] | list[int]) -> Ids: ...
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            places = range(len(self))[key]
+            ids = self._gather(places) if places.step > 0 else self._gather(places[::-1])[::-1]
+            ids.flags.writeable = False  # also a copy: where files end must not change what a script may do
+            return ids
+        if isinstance(key, list) or getattr(key, "ndim", None):
+            return self._take(np.asarray(key, None if len(key) else np.intp))
+        place = operator.index(key)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"place {place:,} is not within {len(self):,} tokens")
+        number = bisect_right(self._ends, place % len(self))
+        return self._parts[number][place % len(self) - self._ends[number]]  # negative: counted from the file's end
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return all ids as NumPy asks for them; over several files, or with another dtype, that takes their memory."""
+        dtype = TOKEN_DTYPE if dtype is None else np.dtype(dtype)
+        is_view = len(self._parts) == 1
+        if copy is False and not (is_view and dtype == TOKEN_DTYPE):
+            raise ValueError(f"the ids of {len(self._parts):,} files cannot be an array of {dtype} without a copy")
+        return self._gather(range(len(self))).astype(dtype, copy=bool(copy) and is_view)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise Refused(
+            f"{what} is not for tokens in {len(self.paths):,} files, which are no array: take a slice, which is one"
+            f" (tokens[a:b]), or copy all into memory: np.asarray(tokens), {format_size(self.nbytes)}"
+        )
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> NoReturn:
+        """Refuse: `np.add(tokens, 1)` and what NumPy's arrays do with tokens beside them."""
+        self._refuse(f"np.{ufunc.__name__}")
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> NoReturn:
+        """Refuse: `np.sum(tokens)`."""
+        self._refuse(f"np.{function.__name__}")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if not name.startswith("_") and hasattr(np.ndarray, name):
+            self._refuse(f"tokens.{name}")
+        raise AttributeError(f"Tokens has no attribute {name!r}")
+
+    def _refuse_operator(self, *_: Any) -> NoReturn:
+        self._refuse("an operator (==, +, in, ...)")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse_operator
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse_operator
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __rand__ = __or__ = __ror__ = _refuse_operator
+    __xor__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __pow__ = __rpow__ = _refuse_operator
+    __matmul__ = __rmatmul__ = __neg__ = __pos__ = __invert__ = __abs__ = __setitem__ = _refuse_operator
+    __hash__ = object.__hash__
+
+    def _gather(self, places: range) -> Ids:
+        """Return the ids at ascending places: a view if they are in one file."""
+        if not places:
+            return self._parts[0][:0]
+        pieces = []
+        for number in range(bisect_right(self._ends, places[0]), bisect_right(self._ends, places[-1]) + 1):
+            start = self._ends[number] - len(self._parts[number])
+            n_before = max(0, -((places.start - start) // places.step))
+            first = places.start + n_before * places.step - start
+            pieces.append(self._parts[number][first : places.stop - start : places.step])
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _take(self, index: npt.NDArray[Any]) -> Ids:
+        """Return the ids at any places, in the shape of `index`."""
+        if not np.issubdtype(index.dtype, np.integer):
+            raise TypeError(f"tokens are indexed by integers and slices, not by {index.dtype}")
+        places = index.astype(np.int64)
+        if places.size and not -len(self) <= places.min() <= places.max() < len(self):
+            raise IndexError(f"places {places.min():,} to {places.max():,} are not all within {len(self):,} tokens")
+        places = np.where(places < 0, places + len(self), places)
+        ids = np.empty(places.shape, TOKEN_DTYPE)
+        numbers = np.searchsorted(self._ends, places, side="right")
+        for number in np.unique(numbers).tolist():
+            is_here = numbers == number
+            ids[is_here] = self._parts[number][places[is_here] - self._ends[number]]  # negative, as above
+        return ids
+
+
+def map_ids(path: Path) -> np.memmap[Any, np.dtype[np.uint16]]:
+    """Map a file's ids, read-only: uint16, shape (number of ids,).
+
+    Raises `InputError` for what is missing, out of reach, or no token file.
+    """
+    try:
+        start, n_ids = find_ids(path)
+        return np.memmap(path, TOKEN_DTYPE, "r", start, (n_ids,))
+    except FileNotFoundError:
+        hint = f"check the path, or make it: python prepare.py INPUT --out {path.parent}"
+        raise InputError(f"{path}: no such file", hint) from None
+    except OSError as error:
+        is_limit = error.errno == errno.EMFILE  # every map holds a file open
+        hint = "allow more (ulimit -n 65536), or merge the shards" if is_limit else "check the file's permissions"
+        raise InputError(f"{path}: {error.strerror}", hint) from None
