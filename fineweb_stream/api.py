@@ -131,7 +131,8 @@ def prepare(
                 record = open_record(folder, settings, found, names, overwrite=overwrite)
                 reopen(folder, record, settings)
                 if record.state.status == DONE:
-                    log.info(f"already done; nothing to do\n{report.outputs(folder, record)}")
+                    for line in ("already done; nothing to do", *report.outputs(folder, record)):
+                        log.info(line)
                 else:
                     _say_plan(record, settings, sources, plan, folder, cancel)
                     from .pipeline.run import Run  # with all that needs NumPy, it is imported while the engine loads

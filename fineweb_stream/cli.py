@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .output.layouts import LAYOUTS, NANOGPT
 from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import log, printed
+from .support.shown import escape
 from .support.units import parse_size
 from .support.version import __version__
 
@@ -77,7 +78,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     if options.pop("verify"):
         from .output.verify import verify
 
-        print("\n".join(verify(out, cancel)))
+        print("\n".join(map(escape, verify(out, cancel))))
         return 0
     from .api import prepare
     from .inputs.discover import DEFAULT_CORPUS, default_names
@@ -103,7 +104,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The options; each has the same name in `prepare()`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "prepare.py",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
@@ -167,6 +168,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--verify", action="store_true", help="read the outputs again and check them")
     add("--version", action="version", version=f"fineweb_stream {__version__}")
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors repeat what was typed, which a shell may have taken from the names of files."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(escape(message))
 
 
 def _size(text: str) -> int:

@@ -69,7 +69,8 @@ def open_record(
         )
     if dry_run:
         if refusal and not overwrite:
-            log.warning(f"note: {refusal}")
+            for line in f"note: {refusal}".split("\n"):
+                log.warning(line)
     elif refusal and not overwrite:
         raise refusal
     else:

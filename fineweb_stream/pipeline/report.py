@@ -87,7 +87,7 @@ def check_worth(state: State, sources: Sequence[Source]) -> None:
         )
 
 
-def outputs(folder: Path, record: Record) -> str:
+def outputs(folder: Path, record: Record) -> list[str]:
     """Say where the files are and what is in them."""
     state, layout = record.state, record.layout
     last = len(state.shard_sha256) - 1
@@ -104,7 +104,7 @@ def outputs(folder: Path, record: Record) -> str:
     if state.n_changes:
         n_changes = ", ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items())
         lines.append(f"{folder / CHANGES_NAME}: {n_changes}")
-    return "\n".join(lines)
+    return lines
 
 
 def result(folder: Path, record: Record) -> list[str]:
@@ -125,7 +125,7 @@ def result(folder: Path, record: Record) -> list[str]:
             f"warning: {record.layout.val_name} has {counted(state.val_tokens, 'token')};"
             f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do (with --overwrite)"
         )
-    lines.append(outputs(folder, record))
+    lines += outputs(folder, record)
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
     if record.layout.is_merged and folder.resolve().parent.name != "data":
         usage = f"copy both to nanoGPT's data/{folder.resolve().name}/, then {usage}"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import signal
 
+from .shown import escape
+
 
 class PrepareError(Exception):
     """Something went wrong that a person can mend.
 
-    `hint` is the way out; `saved` is what a run adds when the same command continues it.
+    `hint` is the way out; `saved` is what a run adds when the same command continues it. As text each is a line, in
+    which nothing foreign can steer a terminal.
     """
 
     exit_status = 1
@@ -23,7 +26,7 @@ class PrepareError(Exception):
         self.saved = ""
 
     def __str__(self) -> str:
-        return "\n  ".join(filter(None, (self.message, self.hint, self.saved)))
+        return "\n  ".join(escape(part) for part in (self.message, self.hint, self.saved) if part)
 
 
 class InputError(PrepareError):
@@ -66,7 +69,7 @@ class Interrupted(KeyboardInterrupt):
     def __str__(self) -> str:
         name = signal.Signals(self.signal_number).name
         what = "Ctrl+C" if name == "SIGINT" else name
-        return "\n  ".join(filter(None, (f"stopped by {what}", self.saved)))
+        return "\n  ".join(escape(part) for part in (f"stopped by {what}", self.saved) if part)
 
     @property
     def exit_status(self) -> int:

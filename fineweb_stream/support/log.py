@@ -10,8 +10,19 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+from .shown import escape
+
 log = logging.getLogger("fineweb_stream")
 log.addHandler(logging.NullHandler())  # else Python prints warnings by itself
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    """Make a message one line in which nothing foreign steers a terminal, whoever prints it."""
+    record.msg, record.args = escape(record.getMessage()), ()
+    return True
+
+
+log.addFilter(_escape)
 
 
 class _Printer(logging.Handler):

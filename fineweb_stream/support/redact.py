@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+from .shown import escape
+
 # What signs an address or logs in, as storages and web servers call it. It is another each time that it is given out.
 _SECRET = re.compile(
     r"x-[a-z]+-.*|.*(sig|signature|token|auth|key|key-pair-id|secret|pass|password|pwd|credential)|expires?|policy"
@@ -14,14 +16,12 @@ _SECRET = re.compile(
 
 
 def shown(name: str) -> str:
-    """Return a name for messages: of a URL, without login and query.
+    """Return a name for messages: on one line, nothing in it that steers a terminal; of a URL, no login and no query.
 
     >>> shown("https://me:password@example.org/a.txt?signature=secret"), shown("what?.txt")
     ('https://example.org/a.txt', 'what?.txt')
     """
-    if "://" not in name:
-        return name
-    return re.sub(r"^([^:]+://)[^/]*@", r"\1", re.split("[?#]", name)[0] if _is_web(name) else name)
+    return escape(_without_secrets(name) if "://" in name else name)
 
 
 def kept(name: str) -> str:
@@ -35,7 +35,11 @@ def kept(name: str) -> str:
     if not _is_web(name):
         return re.sub(r"^([^:]+://[^/@:]*:)[^/]*@", r"\1...@", name)
     query = name.partition("#")[0].partition("?")[2]
-    return shown(name) + ("?" + "&".join(map(_kept_parameter, query.split("&"))) if query else "")
+    return _without_secrets(name) + ("?" + "&".join(map(_kept_parameter, query.split("&"))) if query else "")
+
+
+def _without_secrets(url: str) -> str:
+    return re.sub(r"^([^:]+://)[^/]*@", r"\1", re.split("[?#]", url)[0] if _is_web(url) else url)
 
 
 def _kept_parameter(parameter: str) -> str:

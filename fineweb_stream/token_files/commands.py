@@ -13,6 +13,7 @@ from typing import Any
 
 from ..output.manifest import RECORD_NAME
 from ..support.errors import DiskError, PrepareError
+from ..support.shown import escape
 
 _INSPECT_EXAMPLES = """examples:
   python -m fineweb_stream inspect data/fineweb
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `| head` has seen enough; Python would complain again when it flushes at the end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"{options.command}: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        where = escape(str(error.filename or "standard output"))
+        print(f"{options.command}: {where}: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DiskError.exit_status
     except KeyboardInterrupt:
@@ -94,10 +96,11 @@ def _inspect(options: argparse.Namespace) -> None:
     print("\n".join(summary.render()))
     if options.plot:
         plot_report(summary, read_run(Path(options.path)), options.plot)
-        print(f"drawn in {options.plot}")
+        print(escape(f"drawn in {options.plot}"))
 
 
 def _decode(options: argparse.Namespace) -> None:
     from .summary import decode
 
-    print(decode(options.path, options.start, options.count))
+    text = decode(options.path, options.start, options.count)
+    print(escape(text, keep="\t\n") if sys.stdout.isatty() else text)  # a pipe gets the very text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import textwrap
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from ..output.layouts import ID_BYTES
 from ..support.errors import InputError
+from ..support.shown import escape
 from ..support.units import counted
 from ..tokenizer.gpt2 import EOT_ID, token_bytes
 from ..tokenizer.ids import TOKEN_DTYPE, Ends, Ids
@@ -86,7 +86,7 @@ class Summary:
 
     def render(self) -> list[str]:
         """Say it in lines for a terminal; control characters in the text are written as escapes."""
-        lines = [f"{self.name}: {counted(self.n_tokens, 'token')}"]
+        lines = [escape(f"{self.name}: {counted(self.n_tokens, 'token')}")]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
         rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
         lines += [*self._render_lengths(), "most frequent ids:", *filter(None, rows)]
@@ -251,6 +251,6 @@ def _spell(id: int) -> str:
 
 
 def _quote(text: str) -> list[str]:
-    """Set text off; a control character could do anything to a terminal, so all but tabs and line ends are escaped."""
-    safe = "".join(c if c in "\t\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
-    return [f"  | {line}".rstrip() for whole in safe.split("\n") for line in textwrap.wrap(whole, 96) or [""]]
+    """Set text off."""
+    lines = escape(text, keep="\t\n").split("\n")
+    return [f"  | {line}".rstrip() for whole in lines for line in textwrap.wrap(whole, 96) or [""]]
