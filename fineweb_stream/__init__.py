@@ -18,6 +18,7 @@ __all__ = [
     "RemoteError",
     "Result",
     "__version__",
+    "batches",
     "iter_ids",
     "open_tokens",
     "prepare",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         PrepareError,
         RemoteError,
     )
+    from .token_files.loader import batches
     from .token_files.open import open_tokens
     from .tokenizer.encoder import Encoder
 
@@ -43,6 +45,7 @@ _HOMES = {
     "Encoder": "tokenizer.encoder",
     "MemoryGuard": "memory.guard",
     "Result": "api",
+    "batches": "token_files.loader",
     "iter_ids": "pipeline.iterate",
     "open_tokens": "token_files.open",
     "prepare": "api",

@@ -1,0 +1,165 @@
+"""`batches`: every window of a token file once per epoch, in an order that a number decides; needs NumPy alone.
+
+The order is no array but a function of the place in it (a Feistel network over any number of windows: Black and Rogaway
+2002, "Ciphers with arbitrary finite domains"): memory does not grow with the file, and any step is found at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..support.errors import InputError
+from .joined import Tokens
+
+_ROUNDS = 4
+_PLACES_AT_ONCE = 1 << 13
+"""So much of the order is worked out in one go: the calls of NumPy cost more than the numbers."""
+
+Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Iterates over (inputs, targets) of what is left of an epoch; `len` is how many that are. See `batches`."""
+
+    tokens: npt.NDArray[np.uint16] | Tokens
+    block_size: int
+    batch_size: int
+    seed: int
+    rank: int
+    world_size: int
+    epoch: int
+    start: int
+    drop_last: bool
+
+    def __post_init__(self) -> None:
+        for name, least in (("block_size", 1), ("batch_size", 1), ("world_size", 1), ("epoch", 0), ("start", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name}={getattr(self, name)}", f"{name} is {least} or more")
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(f"rank={self.rank}", f"rank is from 0 to world_size - 1, {self.world_size - 1}")
+        if not self.n_windows:
+            raise InputError(
+                f"{len(self.tokens):,} tokens, and a window needs block_size + 1, {self.block_size + 1:,}",
+                "choose a smaller block_size, or other tokens",
+            )
+        if not self.n_steps:
+            raise InputError(
+                f"{self.n_windows:,} windows, and drop_last leaves out what is no batch for each rank",
+                f"batch_size times world_size is {self.batch_size * self.world_size:,}: choose less, or not drop_last",
+            )
+        if self.start > self.n_steps:
+            raise InputError(f"start={self.start}", f"an epoch has {self.n_steps:,} steps")
+
+    @property
+    def n_windows(self) -> int:
+        """How many windows there are: what is left at the end and fills none belongs to none."""
+        return max(len(self.tokens) - 1, 0) // self.block_size
+
+    @property
+    def n_steps(self) -> int:
+        """How many batches each rank has in a whole epoch."""
+        per_step = self.batch_size * self.world_size
+        return self.n_windows // per_step if self.drop_last else -(-self.n_windows // per_step)
+
+    def __len__(self) -> int:
+        return self.n_steps - self.start
+
+    def __iter__(self) -> Iterator[Batch]:
+        tokens = self.tokens
+        if isinstance(tokens, np.memmap):
+            tokens = tokens.view(np.ndarray)  # it slices nine times as fast
+        at_once = max(_PLACES_AT_ONCE // self.batch_size, 1)
+        for first in range(self.start, self.n_steps, at_once):
+            bounds = [self._places(step) for step in range(first, min(first + at_once, self.n_steps))]
+            places = np.concatenate([np.arange(*pair, dtype=np.uint64) for pair in bounds])
+            windows = shuffled(places, self.n_windows, self.seed, self.epoch).astype(np.int64)
+            ends = np.cumsum([stop - begin for begin, stop in bounds])
+            for own in np.split(windows * self.block_size, ends[:-1]):
+                yield self._read(tokens, own.tolist())
+
+    def _places(self, step: int) -> tuple[int, int]:
+        """Return which places of the order are this rank's in a step: as many as the others', or one more or less."""
+        begin = step * self.batch_size * self.world_size
+        n = min(self.batch_size * self.world_size, self.n_windows - begin)
+        return begin + n * self.rank // self.world_size, begin + n * (self.rank + 1) // self.world_size
+
+    def _read(self, tokens: Any, starts: list[int]) -> Batch:
+        inputs = np.empty((len(starts), self.block_size), np.int64)
+        targets = np.empty_like(inputs)
+        for row, start in enumerate(starts):
+            window = tokens[start : start + self.block_size + 1]
+            inputs[row], targets[row] = window[:-1], window[1:]
+        return inputs, targets
+
+
+def batches(
+    tokens: npt.NDArray[np.uint16] | Tokens,
+    block_size: int,
+    batch_size: int,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    epoch: int = 0,
+    start: int = 0,
+    *,
+    drop_last: bool = False,
+) -> Batches:
+    """Return the batches of one epoch: pairs of inputs and targets, int64, shape (batch_size, block_size).
+
+    >>> tokens = np.arange(101, dtype=np.uint16)
+    >>> order = [int(x[0, 0]) for x, y in batches(tokens, block_size=10, batch_size=1, seed=1)]
+    >>> order, sorted(order) == list(range(0, 100, 10))
+    ([30, 20, 10, 40, 60, 50, 80, 90, 0, 70], True)
+    >>> [int(x[0, 0]) for x, y in batches(tokens, 10, 1, seed=1, start=8)]  # goes on at step 8
+    [0, 70]
+
+    `tokens` is what `open_tokens` returns. Window i is the tokens from `i * block_size` on and the one after, as
+    targets are one ahead. All ranks together see each window once per epoch, in an order that `seed` and `epoch`
+    decide; all have as many batches. The last ones are smaller, and may have no window at all for some ranks; with
+    `drop_last` every batch is whole, and fewer than `batch_size * world_size` windows are left out, others each epoch.
+
+    Memory does not grow with the file. Raises `InputError` for numbers that make no sense.
+    """
+    return Batches(tokens, block_size, batch_size, seed, rank, world_size, epoch, start, drop_last)
+
+
+def shuffled(places: npt.NDArray[np.uint64], n: int, seed: int, epoch: int) -> npt.NDArray[np.uint64]:
+    """Return what stands at some places of a random order of the numbers below `n` (all uint64, shape (m,)).
+
+    >>> sorted(shuffled(np.arange(5, dtype=np.uint64), 5, seed=3, epoch=0).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    rows = math.isqrt(n - 1) + 1
+    columns = -(-n // rows)  # rows * columns are n or a few more: numbers above are sent round again
+    keys: npt.NDArray[np.uint64] = (
+        np.random.SeedSequence([seed % 2**64, epoch]).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
+    )
+    numbers = _feistel(places, rows, columns, keys)
+    while (is_above := numbers >= np.uint64(n)).any():
+        numbers[is_above] = _feistel(numbers[is_above], rows, columns, keys)
+    return numbers
+
+
+def _feistel(
+    numbers: npt.NDArray[np.uint64], rows: int, columns: int, keys: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Permute the numbers below `rows * columns`: row and column are shifted in turn by a hash of the other."""
+    row, column = numbers // np.uint64(columns), numbers % np.uint64(columns)
+    for key in keys:
+        row = (row + _hash(column, key) % np.uint64(rows)) % np.uint64(rows)
+        column = (column + _hash(row, ~key) % np.uint64(columns)) % np.uint64(columns)
+    return row * np.uint64(columns) + column
+
+
+def _hash(numbers: npt.NDArray[np.uint64], key: np.uint64) -> npt.NDArray[np.uint64]:
+    """Mix 64 bits as splitmix64 does (Steele, Lea and Flood 2014)."""
+    x = (numbers ^ key) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
