@@ -75,6 +75,11 @@ def _packages_named() -> Iterator[None]:
 
 def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     out = Path(options.pop("out") or here)
+    if cache := options.pop("tiktoken_cache"):
+        from .token_files.tiktoken_cache import write_tiktoken_cache
+
+        print("\n".join(map(escape, write_tiktoken_cache(Path(cache)))))
+        return 0
     if options.pop("verify"):
         from .output.verify import verify
 
@@ -166,6 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")
     add("--demo", action="store_true", help="use the text that Python carries as the corpus")
     add("--verify", action="store_true", help="read the outputs again and check them")
+    add("--tiktoken-cache", metavar="DIR", help="write GPT-2 there for tiktoken (sample.py offline), and stop")
     add("--version", action="version", version=f"fineweb_stream {__version__}")
     return parser
 

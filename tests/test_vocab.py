@@ -5,9 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+from pathlib import Path
 
 import pytest
+import tiktoken
+import tiktoken.load
+import tiktoken_ext.openai_public
 
+from fineweb_stream import cli
 from fineweb_stream.support.errors import PrepareError
 from fineweb_stream.tokenizer import gpt2
 
@@ -47,6 +53,20 @@ def test_tokenizer_json_has_all_of_it() -> None:
     assert list(model["vocab"].items()) == [(name, i) for i, name in enumerate(names)]
     assert model["merges"] == merges
     assert any('"' in name for name in names) and any("\\" in merge for merge in merges)
+
+
+def test_tiktoken_takes_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `--tiktoken-cache DIR` tiktoken makes GPT-2 of what it finds there, and asks no network."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "a" / "cache"))
+    monkeypatch.setattr(tiktoken.load, "read_file", lambda address: pytest.fail(f"downloads {address}"))
+    for _ in range(2):  # the same command twice
+        assert cli.main(["--tiktoken-cache", str(tmp_path / "a" / "cache")]) == 0
+    assert f"TIKTOKEN_CACHE_DIR={tmp_path / 'a' / 'cache'} python sample.py" in capsys.readouterr().out
+    made = tiktoken.Encoding(**tiktoken_ext.openai_public.gpt2())
+    assert made.decode(made.encode("naïve 漢字<|endoftext|>", allowed_special="all")) == "naïve 漢字<|endoftext|>"
+    assert len(os.listdir(tmp_path / "a" / "cache")) == 2
 
 
 def test_damaged_file_is_refused(tmp_path, monkeypatch) -> None:

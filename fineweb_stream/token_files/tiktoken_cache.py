@@ -1,0 +1,31 @@
+"""`--tiktoken-cache`: GPT-2's two files as tiktoken keeps them, so that `sample.py` decodes without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from ..output import files
+from ..tokenizer.gpt2 import EOT_ID, token_names
+
+_ADDRESS = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+
+
+def write_tiktoken_cache(folder: Path) -> list[str]:
+    """Write what `tiktoken.get_encoding("gpt2")` would download; return lines that say how to use it.
+
+    tiktoken (`load.py`) keeps a file under the SHA-1 of its address, and takes it only if its SHA-256 is the one that
+    it pins: these have it.
+
+    Raises `DiskError`.
+    """
+    with files.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    names, merges = token_names()
+    ids = {name: i for i, name in enumerate(names)} | {"<|endoftext|>": EOT_ID}
+    merged = "".join(f"{merge}\n" for merge in merges)
+    for name, text in (("vocab.bpe", f"#version: 0.2\n{merged}"), ("encoder.json", json.dumps(ids))):
+        key = hashlib.sha1((_ADDRESS + name).encode(), usedforsecurity=False).hexdigest()
+        files.write_whole(folder / key, text.encode())
+    return [f"{folder}: GPT-2 for tiktoken", f"use it: TIKTOKEN_CACHE_DIR={folder.resolve()} python sample.py"]
