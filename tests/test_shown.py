@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_stream import PrepareError, cli
-from fineweb_stream.inputs.blocks import Input
 from fineweb_stream.support.errors import InputError, Interrupted
+from fineweb_stream.support.log import log
+from fineweb_stream.support.model import Input
 from fineweb_stream.support.redact import shown
 from fineweb_stream.support.shown import escape
 from fineweb_stream.token_files import commands
@@ -76,6 +77,15 @@ def test_every_error_and_name_is_safe(nasty: str) -> None:
     assert is_safe(str(stopped)) and str(stopped).count("\n") == 1
     for name in (nasty, f"https://host/{nasty}"):
         assert is_safe(Input(name, "text", 1, "").shown) and "\n" not in shown(name)
+
+
+@pytest.mark.parametrize("nasty", NASTY.values(), ids=NASTY)
+def test_each_message_of_the_log_is_a_safe_line(nasty: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What is logged is one line, whoever listens, also where the message has arguments."""
+    with caplog.at_level("INFO", logger="fineweb_stream"):
+        log.info(f"waiting for {nasty}")
+        log.warning("waiting for %s", nasty)
+    assert caplog.messages == [f"waiting for {escape(nasty)}"] * 2 and "\n" not in caplog.messages[0]
 
 
 def name_with(nasty: str, suffix: str) -> str:
