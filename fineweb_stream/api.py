@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,15 @@ from .inputs.discover import as_names, find_inputs
 from .inputs.sources import make_sources
 from .memory.guard import MemoryGuard
 from .output import files
-from .output.layouts import NANOGPT
+from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
 from .output.manifest import DONE, Record
 from .output.resume import open_record, recorded_inputs, reopen
 from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
+from .pipeline.fits import check_fit, check_neighbours, fit_warnings
 from .pipeline.schedule import count_workers
-from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, Settings
+from .pipeline.settings import DEFAULT_VAL_RATIO, Settings
 from .support.cancel import Cancel, cancel_on_signals
 from .support.log import has_listener, log, printed
 from .support.waiting import until
@@ -55,10 +57,11 @@ def prepare(
     *,
     val_ratio: float | None = None,
     val_tokens: int | None = None,
-    shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    shard_tokens: int | None = None,
     max_tokens: int | None = None,
     keep_shards: bool = False,
     layout: str = NANOGPT.name,
+    fit: str | None = None,
     format: str | None = None,
     text_column: str = "text",
     separator: str | None = None,
@@ -83,7 +86,8 @@ def prepare(
     ...     (result.out / "train.bin").stat().st_size == 2 * result.train_tokens
     True
 
-    The parameters are those of the command line. With `dry_run` nothing is written and the result is an estimate.
+    The parameters are those of the command line; `fit` is its `--for`. With `dry_run` nothing is written and the result
+    is an estimate.
     With `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask
     scheduler at that address.
 
@@ -92,7 +96,7 @@ def prepare(
     settings = Settings(
         val_ratio=val_ratio if val_ratio is not None else DEMO_VAL_RATIO if demo else DEFAULT_VAL_RATIO,
         val_tokens=val_tokens,
-        shard_tokens=shard_tokens,
+        shard_tokens=0 if shard_tokens is None else shard_tokens,
         text_column=text_column,
         separator=separator,
         seed=seed,
@@ -102,7 +106,9 @@ def prepare(
         max_tokens=max_tokens,
         engine=engine,
         layout=layout,
+        fit=fit,
     )
+    check_neighbours(Path(out), LAYOUTS[layout])
     names, folder = as_names(inputs), Path(out)
     with (
         contextlib.nullcontext() if quiet or has_listener() else printed(),
@@ -131,7 +137,8 @@ def prepare(
                 record = open_record(folder, settings, found, names, overwrite=overwrite)
                 reopen(folder, record, settings)
                 if record.state.status == DONE:
-                    for line in ("already done; nothing to do", *report.outputs(folder, record)):
+                    said = report.outputs(folder, record), fit_warnings(record, settings)
+                    for line in ("already done; nothing to do", *chain(*said)):
                         log.info(line)
                 else:
                     _say_plan(record, settings, sources, plan, folder, cancel)
@@ -170,6 +177,8 @@ def _say_plan(
         log.info(line)
     if found:
         check_plan(found, settings, record.state, folder)
+        for line in check_fit(*found.splits(settings), found.spread, settings, found.has_documents):
+            log.warning(line)
     return found
 
 

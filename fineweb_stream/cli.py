@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .output.layouts import LAYOUTS, NANOGPT
-from .pipeline.settings import DEFAULT_SHARD_TOKENS, DEFAULT_VAL_RATIO, FORMATS, parse_separator
+from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import log, printed
@@ -131,9 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)",
     )
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
-    add(
-        "--shard-tokens", type=_size, default=DEFAULT_SHARD_TOKENS, metavar="N", help="tokens per shard (default: 500M)"
-    )
+    add("--shard-tokens", type=_size, metavar="N", help="tokens per shard (default: 500M; llmc and npy: 100M)")
     add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N goes on from there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
     add(
@@ -143,6 +141,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
     )
+    add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
     add("--format", choices=FORMATS, help="what the inputs are, where their names do not tell")
     add("--text-column", default="text", metavar="C", help="field of jsonl, column of parquet (default: text)")
     add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")

@@ -384,11 +384,13 @@ def test_headers_that_cannot_be_right(data: bytes, message: str, tmp_path: Path)
 
 
 def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than 2**31 - 1 tokens in one of llm.c's files: refused at the start, by the estimate, or when they come."""
+    """More than 2 GiB in one of llm.c's files: refused at the start, by the estimate, or when they come."""
+    most = (2**31 - 1 - 1024) // 2
+    assert LAYOUTS["llmc"].n_bytes(most) < 2**31 <= LAYOUTS["llmc"].n_bytes(most + 1)
     for option in ("shard_tokens", "val_tokens"):
-        with pytest.raises(InputError, match=rf"--{option.replace('_', '-')} 2,147,483,648: .*2,147,483,647 tokens"):
-            prepare(corpus_path, tmp_path / "out", layout="llmc", dry_run=True, **{option: 2**31})
-        prepare(corpus_path, tmp_path / "out", layout="llmc", dry_run=True, quiet=True, **{option: 2**31 - 1})
+        with pytest.raises(InputError, match=rf"--{option.replace('_', '-')} {most + 1:,}: .* {most:,} tokens"):
+            prepare(corpus_path, tmp_path / "out", layout="llmc", dry_run=True, **{option: most + 1})
+        prepare(corpus_path, tmp_path / "out", layout="llmc", dry_run=True, quiet=True, **{option: most})
         prepare(corpus_path, tmp_path / "out", layout="npy", dry_run=True, quiet=True, **{option: 2**31})
     monkeypatch.setitem(layouts.LAYOUTS, "llmc", dataclasses.replace(layouts.LLMC, max_tokens=500))
     options = {"layout": "llmc", "quiet": True, "shard_tokens": 400}

@@ -32,7 +32,8 @@ class Layout:
 
     `make_header` turns a number of tokens into the `header_bytes` bytes that stand before them; `max_tokens` is how
     many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is `{name}`. Shards that
-    are not merged are the result.
+    are not merged are the result. `reader` reads them, in steps of `default_batch` (sequences, tokens of each,
+    processes) when it is told nothing; `shard_tokens` is how long its own scripts make shards.
     """
 
     name: str
@@ -42,6 +43,9 @@ class Layout:
     max_tokens: int
     is_merged: bool
     usage: str
+    reader: str
+    default_batch: tuple[int, int, int]
+    shard_tokens: int
 
     @property
     def val_name(self) -> str:
@@ -71,16 +75,41 @@ def _npy_header(n_tokens: int) -> bytes:
     return start + about.ljust(_NPY_HEADER_BYTES - 11).encode() + b"\n"
 
 
-NANOGPT = Layout("nanogpt", ".bin", 0, _no_header, sys.maxsize, True, "python train.py --dataset={name}")
+NANOGPT = Layout(
+    "nanogpt",
+    ".bin",
+    0,
+    _no_header,
+    sys.maxsize,
+    True,
+    "python train.py --dataset={name}",
+    "nanoGPT",
+    (12, 1024, 1),
+    500_000_000,
+)
 LLMC = Layout(
     "llmc",
     ".bin",
     _LLMC_HEADER.size,
     _llmc_header,
-    2**31 - 1,
+    (2**31 - 1 - _LLMC_HEADER.size) // ID_BYTES,  # it keeps places in a file in C's int
     False,
     "./train_gpt2cu -i '{folder}/train_shard_*.bin' -j '{folder}/val.bin'",
+    "llm.c",
+    (4, 1024, 1),
+    100_000_000,
 )
-NPY = Layout("npy", ".npy", _NPY_HEADER_BYTES, _npy_header, sys.maxsize, False, "data_root = {folder!r}")
+NPY = Layout(
+    "npy",
+    ".npy",
+    _NPY_HEADER_BYTES,
+    _npy_header,
+    sys.maxsize,
+    False,
+    "data_root = {folder!r}",
+    "build-nanogpt",
+    (64, 1024, 1),
+    100_000_000,
+)
 
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY)}

@@ -15,10 +15,8 @@ from ..support.errors import InputError
 from ..support.units import counted, format_size
 from ..support.version import __version__
 from ..tokenizer.gpt2 import EOT_ID
-
-MIN_VAL_TOKENS = 1024
-"""nanoGPT's `get_batch` needs more tokens in a split than its block size, which is 1,024 for GPT-2."""
-
+from .fits import fit_warnings
+from .settings import Settings
 
 MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
@@ -107,7 +105,7 @@ def outputs(folder: Path, record: Record) -> list[str]:
     return lines
 
 
-def result(folder: Path, record: Record) -> list[str]:
+def result(folder: Path, record: Record, settings: Settings) -> list[str]:
     """Say what came out, what to look at, and what to do next."""
     state = record.state
     assert state.status == DONE
@@ -118,13 +116,7 @@ def result(folder: Path, record: Record) -> list[str]:
             f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
             " if they part documents: --separator '<|endoftext|>'"
         )
-    if state.val_tokens <= MIN_VAL_TOKENS:
-        ratio = 2 * MIN_VAL_TOKENS / state.n_tokens
-        advice = f"--val-ratio {ratio:.2g}" if ratio < 0.5 else "more text"
-        lines.append(
-            f"warning: {record.layout.val_name} has {counted(state.val_tokens, 'token')};"
-            f" a block size of {MIN_VAL_TOKENS:,} needs more: {advice} would do (with --overwrite)"
-        )
+    lines += fit_warnings(record, settings)
     lines += outputs(folder, record)
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
     if record.layout.is_merged and folder.resolve().parent.name != "data":

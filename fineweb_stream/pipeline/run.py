@@ -91,7 +91,7 @@ class Run:
             if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
                 shown.saved = self._saved()
             raise shown from error
-        for line in report.result(self._folder, self._record):
+        for line in report.result(self._folder, self._record, self._settings):
             log.info(line)
 
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:

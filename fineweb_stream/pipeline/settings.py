@@ -13,7 +13,6 @@ from ..support.model import ReadOptions
 FORMATS = ("text", "jsonl", "parquet")
 ENGINES = ("auto", "tiktoken", "fastokens")
 
-DEFAULT_SHARD_TOKENS = 500_000_000
 DEFAULT_VAL_RATIO = 0.0005
 
 
@@ -31,14 +30,16 @@ def parse_separator(text: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of a run that decide its bytes, and how it reads what is bad.
+    """The parameters of a run that decide its bytes, how it reads what is bad, and what the files must fit (`fit`).
+
+    `shard_tokens` of 0 is what the layout's reader is used to.
 
     Raises `InputError` for values that make no sense.
     """
 
     val_ratio: float = DEFAULT_VAL_RATIO
     val_tokens: int | None = None
-    shard_tokens: int = DEFAULT_SHARD_TOKENS
+    shard_tokens: int = 0
     text_column: str = "text"
     separator: str | None = None
     seed: int = 0
@@ -48,8 +49,14 @@ class Settings:
     engine: str = "auto"
     max_tokens: int | None = None
     layout: str = NANOGPT.name
+    fit: str | None = None
 
     def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
+        layout = LAYOUTS[self.layout]
+        if self.shard_tokens == 0:
+            object.__setattr__(self, "shard_tokens", layout.shard_tokens)
         if not 0 < self.val_ratio < 1:
             raise InputError(f"--val-ratio {self.val_ratio}: must be more than 0 and less than 1", "try 0.0005")
         if self.shard_tokens < 1:
@@ -64,9 +71,6 @@ class Settings:
             raise InputError(f"--errors {self.errors}: no such way", "strict, replace or ignore")
         if self.engine not in ENGINES:
             raise InputError(f"no such engine: {self.engine!r}", f"the engines are {', '.join(ENGINES)}")
-        if self.layout not in LAYOUTS:
-            raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
-        layout = LAYOUTS[self.layout]
         for option, n in (("--shard-tokens", self.shard_tokens), ("--val-tokens", self.val_tokens or 0)):
             if n > layout.max_tokens:
                 raise InputError(
@@ -88,5 +92,5 @@ class Settings:
 
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""
-        free = ("errors", "engine", "max_tokens", "skip_bad")
+        free = ("errors", "engine", "max_tokens", "skip_bad", "fit")
         return {name: value for name, value in asdict(self).items() if name not in free}

@@ -1,0 +1,135 @@
+"""`--for`: what a trainer's reader needs of the files, held against the plan before a run and against what came out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ..output.layouts import LAYOUTS, LLMC, Layout
+from ..output.manifest import Record
+from ..support.errors import InputError
+from ..support.units import counted
+from .settings import Settings
+
+MODDED_VAL_TOKENS = 10_485_760
+"""modded-nanogpt validates on exactly so many tokens."""
+
+_OWN_NAME = r"(train|val|train_shard_\d{4,})\.(bin|npy)(\..*)?"
+
+
+class Fit(NamedTuple):
+    """What a reader takes in one step: sequences per process, tokens per sequence, processes."""
+
+    batch: int
+    block: int
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self if self.ranks > 1 else self[:2]))
+
+
+def parse_fit(text: str) -> Fit:
+    """Read what `--for` is given.
+
+    >>> parse_fit("64x1024x8"), str(parse_fit("12 × 1024"))
+    (Fit(batch=64, block=1024, ranks=8), '12x1024')
+
+    Raises `InputError` for anything else.
+    """
+    match = re.fullmatch(r"(\d+)[x×*](\d+)(?:[x×*](\d+))?", re.sub(r"[\s,_]", "", text), re.IGNORECASE)
+    numbers = [int(number) for number in match.groups("1")] if match else [0]
+    if 0 in numbers:
+        raise InputError(
+            f"--for {text}: not a batch", "write it like 64x1024x8: sequences, tokens of each, and processes if several"
+        )
+    return Fit(*numbers)
+
+
+def fit_of(settings: Settings) -> Fit:
+    """Return what was asked for, or what the layout's reader takes when it is told nothing."""
+    return parse_fit(settings.fit) if settings.fit else Fit(*LAYOUTS[settings.layout].default_batch)
+
+
+def least_tokens(layout: Layout, fit: Fit) -> int:
+    """Return how many tokens each file needs: one window and its targets, or one step of all processes."""
+    return (fit.block if layout.is_merged else fit.batch * fit.block * fit.ranks) + 1
+
+
+def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
+    """Return notes on files that will be too short for their reader, by estimates (tokens, and their relative error).
+
+    Raises `InputError` instead where `--for` was given.
+    """
+    layout, least = LAYOUTS[settings.layout], least_tokens(LAYOUTS[settings.layout], fit_of(settings))
+    problems = []
+    if val * (1 + spread) < least:
+        problems.append((f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val)))
+    if not layout.is_merged and settings.shard_tokens < least:
+        problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))
+    elif train * (1 + spread) < least:
+        problems.append((f"train will have about {train:,} tokens", "add text"))
+    if problems and settings.fit:
+        raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
+    notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
+    return notes + (_modded_notes(train, val * (1 + spread), settings, has_documents) if layout is LLMC else [])
+
+
+def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
+    """Yield a line for each file that came out too short for its reader."""
+    state, layout = record.state, record.layout
+    least = least_tokens(layout, fit_of(settings))
+    if state.val_tokens < least:
+        advice = _val_advice(least, state.n_tokens)
+        yield _warning(layout.val_name, state.val_tokens, settings, advice)
+    n_shards = 1 if layout.is_merged else len(state.shard_sha256)
+    last = state.train_tokens - (n_shards - 1) * settings.shard_tokens
+    if n_shards == 1 and last < least:
+        yield _warning("train.bin" if layout.is_merged else "the only shard", last, settings, "more text")
+    elif last < least:
+        n_tokens = -(-state.train_tokens // (n_shards - 1))
+        advice = f"--shard-tokens {n_tokens}" if least <= n_tokens <= layout.max_tokens else f"--shard-tokens {least}"
+        yield _warning(f"the last shard, {layout.shard_name(n_shards - 1)},", last, settings, advice)
+
+
+def check_neighbours(folder: Path, layout: Layout) -> None:
+    """Raise `InputError` for a file that the layout's reader would take for one of its own.
+
+    build-nanogpt's takes every name in the folder that has `train` or `val` in it.
+    """
+    if layout.suffix != ".npy" or not folder.is_dir():
+        return
+    for name in sorted(os.listdir(folder)):
+        if ("train" in name or "val" in name) and not re.fullmatch(_OWN_NAME, name):
+            raise InputError(
+                f"{folder / name}: {layout.reader}'s reader takes every name with train or val in it for a shard",
+                f"give the shards a folder of their own: --out {folder / 'shards'}",
+            )
+
+
+def _modded_notes(train: int, val: float, settings: Settings, has_documents: bool) -> list[str]:
+    """Say what modded-nanogpt, which reads llm.c's layout, will not find."""
+    needs = []
+    if not has_documents:
+        needs.append("end-of-text ids, at which its windows begin (--separator makes documents of a text)")
+    if val < MODDED_VAL_TOKENS:
+        needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val (--val-tokens {MODDED_VAL_TOKENS})")
+    if train <= settings.shard_tokens:
+        needs.append(f"two shards or more (--shard-tokens {max(train // 2, 1)})")
+    return [f"note: modded-nanogpt, if it is to read them, needs {', '.join(needs)}"] if needs else []
+
+
+def _need(settings: Settings) -> str:
+    layout, fit = LAYOUTS[settings.layout], fit_of(settings)
+    return f"{layout.reader} needs {least_tokens(layout, fit):,} or more (--for {fit})"
+
+
+def _val_advice(least: int, n_tokens: int) -> str:
+    return f"--val-tokens {least}" if 2 * least <= n_tokens else "more text"
+
+
+def _warning(name: str, n_tokens: int, settings: Settings, advice: str) -> str:
+    how = " (with --overwrite)" if advice.startswith("--") else ""
+    return f"warning: {name} has {counted(n_tokens, 'token')}; {_need(settings)}: {advice} would do{how}"

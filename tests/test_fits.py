@@ -1,0 +1,146 @@
+"""`--for`: what each trainer's reader refuses is said before the run, and again of what came out; its advice works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fineweb_stream import cli
+from fineweb_stream.output.layouts import LAYOUTS
+from fineweb_stream.pipeline.fits import Fit, check_fit, parse_fit
+from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.support.errors import InputError
+
+from .consumers.readers import READERS, Refused
+from .helpers import write_jsonl
+
+DOCS = [f"Document number {i} of a corpus, with a few words in it and some more. " * 3 for i in range(600)]
+
+
+def run(path: Path, out: Path, *options: str) -> int:
+    return cli.main([str(path), "--out", str(out), "--engine", "tiktoken", *options])
+
+
+@pytest.mark.parametrize(
+    ("text", "fit"),
+    [("64x1024", (64, 1024, 1)), ("64X1024x8", (64, 1024, 8)), ("64×1,024×8", (64, 1024, 8)), (" 1 * 2 ", (1, 2, 1))],
+)
+def test_batches_are_read_as_people_write_them(text: str, fit: tuple[int, int, int]) -> None:
+    """`x`, `×` and `*`, spaces and thousands; and what is said can be typed again."""
+    assert parse_fit(text) == fit
+    assert parse_fit(str(Fit(*fit))) == fit
+
+
+@pytest.mark.parametrize("text", ["", "64", "0x1024", "64x1024x0", "64x1024x8x2", "axb", "-1x5"])
+def test_what_is_no_batch(text: str) -> None:
+    """Anything else is a sentence with an example."""
+    with pytest.raises(InputError, match=r"--for .*: not a batch\n  write it like 64x1024x8"):
+        parse_fit(text)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("excess", [-1, 0])
+def test_the_least_is_what_the_reader_takes(layout: str, excess: int, tmp_path: Path) -> None:
+    """A file of just as many tokens as we say is read by the restated reader, one with a token less is refused."""
+    batch, block, ranks = 3, 7, 2
+    least = (block if layout == "nanogpt" else batch * block * ranks) + 1
+    settings = Settings(layout=layout, fit=f"{batch}x{block}x{ranks}")
+    kind, n = LAYOUTS[layout], least + excess
+    train = tmp_path / ("train.bin" if layout == "nanogpt" else kind.shard_name(0))
+    for path in (train, tmp_path / kind.val_name):
+        path.write_bytes(kind.make_header(n) + bytes(2 * n))
+    if excess == 0:
+        check_fit(n, n, 0.0, settings, True)
+        READERS[layout](tmp_path, batch, block, ranks)
+    else:
+        with pytest.raises(InputError, match=f"needs {least} or more"):
+            check_fit(n, n, 0.0, settings, True)
+        with pytest.raises(Refused):
+            READERS[layout](tmp_path, batch, block, ranks)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the plan a note, with `--for` a refusal; at the end a warning; and what they say makes files that fit."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options = ["--layout", layout, "--for", "4x256x2"]
+    assert run(path, out, "--dry-run", *options) == 2
+    refused = capsys.readouterr().err
+    assert re.search(r"val\.\w+ will have about [\d,]+ tokens; [\w.-]+ needs [\d,]+ or more \(--for 4x256x2\)", refused)
+    assert run(path, out, "--layout", layout) == 0
+    said = capsys.readouterr().out
+    assert "note: val" in said and "warning: val" in said
+    with pytest.raises(Refused):
+        READERS[layout](out, 4, 256, 2)
+    advice = re.search(r"--val-tokens \d+", refused)
+    assert advice and run(path, out, *options, *advice[0].split(), "--overwrite") == 0
+    assert "warning: val" not in capsys.readouterr().out
+    READERS[layout](out, 4, 256, 2)
+
+
+@pytest.mark.parametrize("layout", ["llmc", "npy"])
+def test_a_last_shard_too_short_is_said_and_mended(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A last shard of a few tokens is a warning whose --shard-tokens gives shards that all fit."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options = ["--layout", layout, "--for", "2x256x2", "--val-tokens", "2000", "--max-tokens", "12003"]
+    assert run(path, out, *options, "--shard-tokens", "4000") == 0
+    said = capsys.readouterr().out
+    assert "warning: the last shard, train_shard_0003" in said and " has 3 tokens; " in said
+    with pytest.raises(Refused):
+        READERS[layout](out, 2, 256, 2)
+    advice = re.search(r"--shard-tokens \d+", said)
+    assert advice and run(path, out, *options, *advice[0].split(), "--overwrite") == 0
+    assert "warning: the last" not in capsys.readouterr().out
+    READERS[layout](out, 2, 256, 2)
+
+
+def test_shards_shorter_than_a_step_are_refused() -> None:
+    """Where --for was given; without it they are noted."""
+    for fit, options in (("8x1024", {}), (None, {})):
+        settings = Settings(layout="llmc", shard_tokens=4096, fit=fit, **options)
+        if fit:
+            with pytest.raises(InputError, match=r"each shard will have 4,096 tokens; .*\n  --shard-tokens 8193"):
+                check_fit(10**6, 10**6, 0.0, settings, True)
+        else:
+            assert "--shard-tokens 4097 would do" in check_fit(10**6, 10**6, 0.0, settings, True)[0]
+
+
+def test_modded_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What modded-nanogpt does not find in llm.c's layout is in the plan: end-of-text ids, its val, two shards."""
+    path, out = tmp_path / "c.txt", tmp_path / "out"
+    path.write_text("\n".join(DOCS))
+    assert run(path, out, "--layout", "llmc", "--val-ratio", "0.3") == 0
+    said = capsys.readouterr().out
+    assert "modded-nanogpt, if it is to read them, needs end-of-text ids" in said
+    assert "10,485,760 tokens of val (--val-tokens 10485760), two shards or more" in said
+    with pytest.raises(Refused, match="val"):
+        READERS["modded-nanogpt"](out, 1, 1024, 1)
+    enough = check_fit(3 * 10**8, 10_485_760, 0.0, Settings(layout="llmc"), True)
+    assert enough == []
+
+
+@pytest.mark.parametrize("name", ["train_fineweb.txt", "train-00000.parquet", "my_val", "eval.json", "trainer.py"])
+def test_neighbours_that_build_nanogpt_would_load(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--layout npy beside a name with train or val in it is refused, and the --out that it names works."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    (tmp_path / name).write_text("x")
+    options = ["--layout", "npy", "--val-ratio", "0.3"]
+    assert run(path, tmp_path, *options) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path / name}: build-nanogpt's reader takes every name" in said
+    out = re.search(r"--out (\S+)", said)
+    assert out and run(path, Path(out[1]), *options) == 0
+    READERS["npy"](Path(out[1]), 1, 64, 1)
+
+
+def test_shards_are_as_long_as_their_readers_own() -> None:
+    """100M tokens for llm.c and build-nanogpt, 500M for nanoGPT; what is given counts."""
+    lengths = {layout: Settings(layout=layout).shard_tokens for layout in LAYOUTS}
+    assert lengths == {"nanogpt": 500_000_000, "llmc": 100_000_000, "npy": 100_000_000}
+    assert Settings(layout="llmc", shard_tokens=7).shard_tokens == 7
