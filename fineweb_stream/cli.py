@@ -142,16 +142,28 @@ def make_parser() -> argparse.ArgumentParser:
         help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
     )
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
-    add("--format", choices=FORMATS, help="what the inputs are, where their names do not tell")
+    add(
+        "--format",
+        choices=FORMATS,
+        metavar="F",
+        help="what the inputs are: text, jsonl or parquet, whatever their names",
+    )
     add("--text-column", default="text", metavar="C", help="field of jsonl, column of parquet (default: text)")
     add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")
-    add("--errors", default="strict", choices=("strict", "replace", "ignore"), help="bytes that are no UTF-8")
+    add(
+        "--errors",
+        default="strict",
+        choices=("strict", "replace", "ignore"),
+        metavar="E",
+        help="bytes that are no UTF-8: strict (default), replace, ignore",
+    )
     add("--skip-bad", action="store_true", help="skip and count records that cannot be used")
     add(
         "--engine",
         default="auto",
         choices=("auto", "tiktoken", "fastokens"),
-        help="what encodes (default: the fastest)",
+        metavar="E",
+        help="what encodes: auto (default: the fastest), tiktoken, fastokens",
     )
     add("--workers", type=_count, metavar="N", help="threads that encode (default: one for each CPU)")
     add(
