@@ -44,7 +44,7 @@ def write_documents(kind: str, folder: Path, docs: list[str]) -> tuple[Path, dic
         pytest.importorskip("pyarrow")
         return write_parquet(folder / "c.parquet", docs, row_group_size=3), {}
     (folder / "c.txt").write_bytes(SEPARATOR.join(docs).encode())
-    return folder / "c.txt", {"separator": SEPARATOR}
+    return folder / "c.txt", {"separator": SEPARATOR, "format": "text"}
 
 
 @settings(max_examples=100)
@@ -63,6 +63,7 @@ def test_plain_text_is_exact(reference, text, block_bytes, shard_tokens, workers
         path.write_bytes(text.encode())
         expected = reference.encode_ordinary(path.open(encoding="utf-8").read().removeprefix("\ufeff"))
         options = {"shard_tokens": shard_tokens, "workers": workers, "val_ratio": val_ratio, "engine": engine}
+        options["format"] = "text"  # whatever it looks like
         try:
             result = prepare_in_blocks(block_bytes, path, out, **options)
         except InputError as error:  # one place to cut at the most: val took it all

@@ -34,7 +34,13 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     ".bz2": bz2.BZ2Decompressor,
 }
 
-SUFFIXES = tuple(_MAKERS)
+MAGIC = {
+    ".gz": rb"\x1f\x8b",
+    ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one that is to be passed over
+    ".xz": rb"\xfd7zXZ\x00",
+    ".bz2": rb"BZh[1-9]",
+}
+"""What the files of each suffix begin with (patterns)."""
 
 _PADDING = b"\0"
 """What may follow a member: in xz by its specification, in gzip on tapes; no member of any kind begins with it."""

@@ -9,12 +9,15 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ..support.errors import InputError
 from ..support.model import STDIN, Input
-from .codecs import CompressedFile
-from .formats import FORMAT_OF_SUFFIX, find_format, is_usable, suffixes
+from ..support.redact import shown
+from .foreign import HEAD_BYTES
+from .formats import FORMAT_OF_SUFFIX, find_format, is_usable, look, suffixes
+from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
@@ -70,15 +73,15 @@ def _may_be_remote(name: str) -> bool:
 def _find_remote(name: str, asked: str | None) -> list[Input]:
     """Describe the files behind a URL or a short name."""
     from ..remote.hub import list_remote
-    from ..remote.ranges import read_remote
+    from ..remote.ranges import RemoteReader
 
     inputs = []
     for file in sorted(list_remote(name), key=lambda file: _natural_key(Path(file.url))):
-        path = Path(urlsplit(file.url).path)
-        compression, suffix = suffixes(path)
+        compression, suffix = suffixes(Path(urlsplit(file.url).path))
         format = asked or FORMAT_OF_SUFFIX.get(suffix)
         if format is None:
-            format = find_format(path, read_remote(file.url, file.version, file.size, 0, min(4096, file.size)))
+            reader = cast(BinaryIO, RemoteReader(file.url, file.version, file.size, HEAD_BYTES))
+            format, compression = look(shown(file.url.partition("?")[0]), reader)
         inputs.append(Input(file.url, format, file.size, file.version, bool(compression), compression))
     return inputs
 
@@ -146,7 +149,7 @@ def _natural_key(path: Path) -> list[tuple[int, int | str]]:
 def _stdin(asked: str | None) -> Input:
     """Describe standard input; the hash of what it begins with tells whether it is the same again."""
     head = stdin_head()
-    format = find_format(Path("standard input"), head, asked)
+    format = find_format(STDIN_NAME, head[:HEAD_BYTES], asked)
     if format == "parquet":
         raise InputError("standard input: parquet is not read in order", "save it to a file, and name that")
     return Input(STDIN, format, 0, hashlib.sha256(head).hexdigest(), is_stream=True)
@@ -157,18 +160,13 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{path}: not a regular file", "a pipe is read as standard input: prepare.py - < PIPE")
+        if info.st_size == 0 and is_named:
+            raise InputError(f"{path}: the file is empty", "was it fetched completely?")
         with path.open("rb") as file:
-            head = file.read(4096)
+            format, compression = look(str(path), file, asked)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file", "check the path (and quote it if it has spaces)") from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
-    if info.st_size == 0 and is_named:
-        raise InputError(f"{path}: the file is empty", "was it fetched completely?")
-    compression, _ = suffixes(path)
-    if compression:
-        with path.open("rb") as file:
-            head = CompressedFile(file, str(path), compression).read(4096)
-    format = find_format(path, head, asked)
     name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file that is called as standard input is
     return Input(name, format, info.st_size, str(info.st_mtime_ns), bool(compression), compression)

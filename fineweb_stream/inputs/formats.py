@@ -1,34 +1,19 @@
-"""What a file is: by the endings of its name, else by its first bytes."""
+"""What a file is: by the endings of its name and by its first bytes, which have to agree."""
 
 from __future__ import annotations
 
-import codecs
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 from ..support.errors import InputError
-from .codecs import SUFFIXES
+from .codecs import MAGIC, CompressedFile
+from .foreign import HEAD_BYTES, find_foreign, is_json_lines
+from .refusal import UNPACKERS, quoted, refuse
 
-FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
-_UNPACKERS = {".gz": "gunzip", ".zst": "unzstd", ".xz": "unxz", ".bz2": "bunzip2"}
-
-_FOREIGN = {
-    rb"\x1f\x8b": ("gzip data", "gunzip -k"),
-    rb"\x28\xb5\x2f\xfd": ("zstd data", "unzstd"),
-    rb"\xfd7zXZ\x00": ("xz data", "unxz -k"),
-    rb"BZh[1-9]1AY&SY": ("bzip2 data", "bunzip2 -k"),
-    rb"PK\x03\x04": ("a zip archive", "unzip"),
-    rb"%PDF-\d": ("a PDF", "pdftotext"),
-    rb"\x7fELF": ("a program", ""),
-    rb"\x89PNG": ("a picture", ""),
-}
-"""What no text begins with (a pattern): what that is, and the command that makes text of it."""
-
-_BYTE_ORDER_MARKS = {  # UTF-32's first, for one of them begins as UTF-16's
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
+SUFFIX_OF_FORMAT = {"text": ".txt", "jsonl": ".jsonl", "parquet": ".parquet"}
 
 _PARQUET = re.compile(rb"PAR1\x15")
 """The magic bytes, and the first of a page's header or of the footer: in Thrift's compact protocol, field 1, an i32."""
@@ -41,56 +26,91 @@ def suffixes(path: Path) -> tuple[str, str]:
     (('.gz', '.jsonl'), ('', '.txt'))
     """
     last = path.suffix.lower()
-    return (last, Path(path.stem).suffix.lower()) if last in SUFFIXES else ("", last)
+    return (last, Path(path.stem).suffix.lower()) if last in MAGIC else ("", last)
 
 
 def is_usable(file: str) -> bool:
     """Tell by its name whether a file found in a folder is a corpus."""
     compression, suffix = suffixes(Path(file))
     known = FORMAT_OF_SUFFIX.get(suffix)
-    return bool(known) and not (compression and known == "parquet") and not file.startswith(".")
+    return bool(known) and not (compression and known == "parquet")
 
 
-def find_format(path: Path, head: bytes, asked: str | None = None) -> str:
+def find_format(name: str | Path, head: bytes, asked: str | None = None) -> str:
     """Tell the format of a file that begins with `head`, unpacked: what was asked for, else by its name and `head`.
 
-    Raises `InputError` for what is certainly no UTF-8 text; what was asked for is taken at its word.
+    >>> find_format("c.json.gz", b'{"text": "one"}'), find_format("notes", b"Once upon a time")
+    ('jsonl', 'text')
+
+    `asked` overrides detection. Raises `InputError` for what is no corpus, with the command that makes one of it.
     """
-    compression, suffix = suffixes(path)
+    name = str(name)
+    compression, suffix = suffixes(Path(name))
     known = asked or FORMAT_OF_SUFFIX.get(suffix)
-    if known == "parquet" or (known is None and _PARQUET.match(head)):
-        if compression:
-            raise InputError(
-                f"{path}: a parquet file inside a compressed one", f"unpack it: {_UNPACKERS[compression]} {path}"
-            )
-        return "parquet"
-    if asked is None:
-        _refuse_foreign(path, head)
-    return known or ("jsonl" if re.match(rb'(\xef\xbb\xbf)?\s*\{\s*("|$)', head) else "text")
-
-
-def _refuse_foreign(path: Path, head: bytes) -> None:
-    for encoding, marks in _BYTE_ORDER_MARKS.items():
-        if head.startswith(marks):
-            raise InputError(
-                f"{path}: {encoding.upper()} text (by its byte-order mark)",
-                f"iconv -f {encoding} -t utf-8 {path} > NEW",
-            )
-    for magic, (kind, command) in _FOREIGN.items():
-        if re.match(magic, head):
-            raise InputError(f"{path}: {kind}, not text", f"{command} {path}" if command else "name text files")
-    if _PARQUET.match(head):
-        raise InputError(f"{path}: a parquet file", "give it the ending .parquet")
-    if b"\0" in head and _is_no_utf8(head):
+    is_parquet = bool(_PARQUET.match(head))
+    if compression and (known == "parquet" or (known is None and is_parquet)):
+        new = Path(name).name.removesuffix(compression).removesuffix(".parquet") + ".parquet"
+        unpack = f"{UNPACKERS[compression]} {quoted(name)} > {quoted(str(Path(name).with_name(new)))}"
+        raise InputError(f"{name}: a parquet file inside a compressed one", f"unpack it: {unpack}")
+    if known and (asked or not head or (known == "parquet" and head.startswith(b"PAR1"))):
+        return known
+    if is_parquet and known:
         raise InputError(
-            f"{path}: binary data, not text",
-            "name text, jsonl or parquet files; text it is all the same with --format text --errors replace",
+            f"{name}: a parquet file", f"give it the ending .parquet: {_move(name, Path(name).stem + '.parquet')}"
         )
+    if is_parquet:
+        return "parquet"
+    if found := find_foreign(head, suffix):
+        raise refuse(name, found, compression)
+    content = "jsonl" if is_json_lines(head) else "text"
+    if known == "parquet" or (known == "text" and content == "jsonl"):
+        what = {"jsonl": "JSON Lines", "text": "plain text"}[content]
+        new = Path(name).name.removesuffix(compression).removesuffix(suffix) + SUFFIX_OF_FORMAT[content] + compression
+        raise InputError(
+            f"{name}: {what}, though it is called {suffix}",
+            f"give it the right ending: {_move(name, new)}; or say --format {content}",
+        )
+    return known or content
 
 
-def _is_no_utf8(head: bytes) -> bool:
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # a last character may be cut off
-    except UnicodeDecodeError:
-        return True
-    return False
+def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]:
+    """Return the format of an open file, and the suffix of its compression, "" for none; `asked` overrides detection.
+
+    Raises `InputError` for what is no corpus, or is not packed as its name says.
+    """
+    raw = file.read(HEAD_BYTES)
+    named, _ = suffixes(Path(name))
+    packed = next((suffix for suffix, magic in MAGIC.items() if re.match(magic, raw)), "")
+    is_url = "://" in name  # an address often has no ending
+    if asked and not named and not is_url:
+        return asked, ""
+    if raw and named and not packed:
+        raise _refuse_unpacked(name, raw, asked)
+    head = raw
+    if packed:
+        file.seek(0)
+        head = CompressedFile(file, name, packed).read(HEAD_BYTES)
+    if packed != named and raw and not (is_url and not named):
+        found = find_foreign(head)
+        if found and not asked:
+            raise refuse(name, found, packed)
+        new = Path(name).name.removesuffix(named) + packed
+        raise InputError(f"{name}: {packed[1:]} data, not text", f"give it the ending {packed}: {_move(name, new)}")
+    return find_format(name, head, asked), packed
+
+
+def _refuse_unpacked(name: str, head: bytes, asked: str | None) -> InputError:
+    found = None if asked or _PARQUET.match(head) else find_foreign(head)
+    if found:
+        return refuse(name, found)
+    path = Path(name)
+    return InputError(
+        f"{name}: not compressed, though it is called {path.suffix} (a browser or a server may have unpacked it)",
+        f"give it the ending that it should have now: {_move(name, path.stem)}",
+    )
+
+
+def _move(name: str, new: str) -> str:
+    if "://" in name:
+        return f"fetch it as {new}, and name that"
+    return f"mv {quoted(name)} {quoted(str(Path(name).with_name(new)))}"

@@ -32,7 +32,7 @@ from .retry import Patience, Waiter, endpoint, send, with_patience
 CORPORA = {"fineweb": "fineweb", "fineweb-edu": "fineweb-edu", "fineweb-2": "fineweb-2"}
 """Short names of datasets of HuggingFaceFW; after a colon: sample-10BT, CC-MAIN-2024-10; fineweb-2: a language."""
 
-SUFFIXES = re.compile(r"\.(parquet|(jsonl|ndjson|txt)(\.(gz|zst|xz|bz2))?)$", re.IGNORECASE)
+SUFFIXES = re.compile(r"\.(parquet|(jsonl|ndjson|json|txt)(\.(gz|zst|xz|bz2))?)$", re.IGNORECASE)
 """What is taken from a folder."""
 
 _SHORT = re.compile(rf"({'|'.join(CORPORA)})(?::([\w-]*))?")

@@ -1,0 +1,311 @@
+"""What is no corpus, told by what it begins with, whatever it is called.
+
+A kind stands here when people have it where they think that a corpus is: archives, tables, arrays, other encodings,
+pages that a server sent in the place of a file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+import sys
+
+from .refusal import UNPACKERS, Foreign, quoted
+
+_BYTE_ORDER_MARKS = {  # UTF-32's first, for one of them begins as UTF-16's
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+
+HEAD_BYTES = 32 << 10
+"""How much of an input, unpacked, is looked at."""
+
+
+def _python(code: str, arguments: str = "") -> str:
+    return f'{quoted(sys.executable or "python3")} -c "{code}"{arguments}'
+
+
+def _to_parquet(module: str, table: str) -> str:
+    code = (
+        f"import sys, pyarrow as pa, pyarrow.parquet as pq, pyarrow.{module} as m; pq.write_table({table}, sys.argv[2])"
+    )
+    return _python(code, " {path} {new}")
+
+
+_OPENED = "open(0, newline='', encoding='utf-8-sig')"
+_WARC = _python(
+    "import json, sys, warcio; [print(json.dumps({'text': r.content_stream().read().decode('utf-8', 'replace')}))"
+    " for r in warcio.ArchiveIterator(sys.stdin.buffer) if r.rec_type in ('conversion', 'response')]"
+)
+_EXCEL = "import sys, pandas; pandas.read_excel(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)"
+_PANDOC = "pandoc -t plain {path} -o {new}"
+_FOLDER = "unpack it, and name the folder"
+
+
+def _archive(kind: str, command: str) -> Foreign:
+    return Foreign(kind, command, "", promise=_FOLDER)
+
+
+def _packed(kind: str, suffix: str) -> Foreign:
+    return Foreign(f"{kind} data", UNPACKERS[suffix], "", promise="unpack it")
+
+
+_TAR = _archive("a tar archive", "mkdir {new} && tar -xf {path} -C {new}")
+
+_BINARY = (
+    (rb"\x1f\x8b", _packed("gzip", ".gz")),
+    (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _packed("zstd", ".zst")),
+    (rb"\xfd7zXZ\x00", _packed("xz", ".xz")),
+    (rb"BZh[1-9]1AY&SY", _packed("bzip2", ".bz2")),
+    (rb"\x04\x22\x4d\x18", Foreign("lz4 data", "lz4 -dc")),
+    (rb"\x1f\x9d", Foreign("compress (.Z) data", "gzip -dc")),
+    (rb"LZIP\x01", Foreign("lzip data", "lzip -dc")),
+    (rb"\x5d\x00\x00.{2,3}\xff\xff", Foreign("lzma data", "xz --format=lzma -dc")),
+    (rb"\xff\x06\x00\x00sNaPpY", Foreign("snappy data", "snzip -dc")),
+    (rb"7z\xbc\xaf\x27\x1c", _archive("a 7z archive", "7z x {path} -o{new}")),
+    (rb"Rar!\x1a\x07", _archive("a rar archive", "mkdir {new} && unrar x {path} {new}/")),
+    (rb"PK\x03\x04.{26}mimetypeapplication/", Foreign("a document (epub or odt)", _PANDOC)),
+    (rb"PK\x03\x04.*word/", Foreign("a Word document", _PANDOC)),
+    (rb"PK\x03\x04.*xl/", Foreign("an Excel table", _python(_EXCEL, " {path} {new}"), ".jsonl")),
+    (rb"PK\x03\x04.{26}[^\x00]*(?:data\.pkl|\.npy)", Foreign("arrays or weights (of PyTorch or NumPy)")),
+    (rb"PK\x03\x04|PK\x05\x06", _archive("a zip archive", "unzip {path} -d {new}")),
+    (rb"%PDF-\d", Foreign("a PDF", "pdftotext {path} {new}")),
+    (rb"%!PS-", Foreign("PostScript", "ps2ascii {path} {new}")),
+    (rb"\{\\rtf", Foreign("an RTF document", "pandoc -f rtf -t plain {path} -o {new}")),
+    (rb"\xd0\xcf\x11\xe0", Foreign("an old Office document", "soffice --headless --convert-to txt:Text {path}")),
+    (rb"AT&TFORM.{4}DJV", Foreign("a DjVu document", "djvutxt {path} {new}")),
+    (rb"\x7fELF|MZ[^\n]{0,60}\x00|\xca\xfe\xba\xbe|[\xce\xcf]\xfa\xed\xfe", Foreign("a program")),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8[79]a|RIFF.{4}WEBP|II\*\x00|MM\x00\*|BM.{4}\x00\x00\x00\x00", Foreign("a picture")),
+    (rb"RIFF.{4}(WAVE|AVI )|OggS\x00|fLaC\x00|ID3[\x02-\x04]\x00|\xff[\xf2\xf3\xfa\xfb]", Foreign("sound or video")),
+    (rb".{4}ftyp.{4}\x00|\x1a\x45\xdf\xa3", Foreign("sound or video")),
+    (
+        rb"SQLite format 3\x00",
+        Foreign(
+            "an SQLite database",
+            hint="sqlite3 {path} .tables shows its tables; then"
+            " sqlite3 {path} \"select json_object('text', COLUMN) from TABLE\" > NEW.jsonl",
+        ),
+    ),
+    (
+        rb"ARROW1\x00\x00",
+        Foreign("an Arrow file", _to_parquet("ipc", "m.open_file(pa.memory_map(sys.argv[1])).read_all()"), ".parquet"),
+    ),
+    (
+        rb"\xff\xff\xff\xff..\x00\x00\x10\x00\x00\x00",
+        Foreign(
+            "an Arrow stream", _to_parquet("ipc", "m.open_stream(pa.memory_map(sys.argv[1])).read_all()"), ".parquet"
+        ),
+    ),
+    (rb"FEA1.*\x00", Foreign("a Feather file", _to_parquet("feather", "m.read_table(sys.argv[1])"), ".parquet")),
+    (rb"ORC.*\x00", Foreign("an ORC file", _to_parquet("orc", "m.read_table(sys.argv[1])"), ".parquet")),
+    (rb"Obj\x01", Foreign("an Avro file", "fastavro {path} > {new}", ".jsonl")),
+    (rb"\x89HDF\r\n", Foreign("an HDF5 file")),
+    (rb"\x93NUMPY", Foreign("a NumPy array")),
+    (rb"\x80[\x02-\x05]", Foreign("a Python pickle")),
+    (rb".{3}\x00{5}\{\s*\"", Foreign("model weights (safetensors)")),
+    (rb"GGUF.\x00", Foreign("model weights (GGUF)")),
+)
+"""What no text begins with: a pattern, and what that is."""
+
+_JQ_CELLS = 'jq -r \'.cells[].source | if type == "array" then join("") else . end\''
+
+_XML = (
+    "import sys, xml.etree.ElementTree as E;"
+    " print('\\n'.join(t.strip() for t in E.parse(sys.stdin.buffer).getroot().itertext() if t.strip()))"
+)
+
+_TEXTUAL = (
+    (
+        rb"version https://git-lfs\.github\.com/",
+        Foreign("a pointer of Git LFS in the place of the file", hint="git lfs pull (it needs git-lfs)"),
+    ),
+    (
+        rb"(/|\.\./|\./)?(\.git/)?annex/objects/",
+        Foreign("a pointer of git-annex in the place of the file", hint="git annex get {path}"),
+    ),
+    (
+        rb"(?i)(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)\b",
+        Foreign(
+            "a web page (HTML)",
+            "pandoc -f html -t plain",
+            is_text=True,
+            promise="if a server sent it in the place of the file, fetch that again; else make text of the page",
+        ),
+    ),
+    (
+        rb"(<\?xml[^>]*>\s*)?<mediawiki\b",
+        _archive("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}")._replace(is_text=True),
+    ),
+    (rb"<\?xml\b", Foreign("XML", _python(_XML), is_text=True)),
+    (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
+)
+
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+
+
+def _json(kind: str, command: str) -> Foreign:
+    return Foreign(kind, command, ".jsonl", is_text=True, promise="make one object a line of it")
+
+
+_ARRAYS = (
+    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", "jq -c '.[] | {text: .}'")),
+    (
+        rb'\[\s*(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z)',
+        _json("a JSON array", "jq -c '.[]'"),
+    ),
+)
+_OBJECT = re.compile(rb"\{\s*(" + _STRING + rb"\s*:|\}|\Z)", re.DOTALL)
+_PRETTY = _json("a JSON object over several lines", "jq -c .")
+_NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
+
+
+def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
+    """Return what a file is that begins with `head`, unpacked; None for text, JSON Lines and parquet.
+
+    By its `suffix` alone only a table is told.
+
+    >>> find_foreign(b'[{"text": "one"},').kind
+    'a JSON array'
+    >>> find_foreign(b"[1] See the notes.") is None
+    True
+    """
+    if _is_tar(head):
+        return _TAR
+    for pattern, kind in _BINARY:
+        if re.match(pattern, head, re.DOTALL):
+            return kind
+    if encoded := _find_encoding(head):
+        return encoded
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    for pattern, kind in (*_TEXTUAL, *_ARRAYS):
+        if re.match(pattern, text, re.DOTALL):
+            return kind
+    if _OBJECT.match(text):
+        is_notebook = re.search(rb'"(cells|nbformat)"\s*:', text)
+        return None if is_json_lines(head) else _NOTEBOOK if is_notebook else _PRETTY
+    return find_table(head, suffix)
+
+
+def is_json_lines(head: bytes) -> bool:
+    """Tell whether a file begins with a JSON object that ends where its line does.
+
+    >>> is_json_lines(b'{"text": "one"}\\n'), is_json_lines(b'{\\n "text": "one"\\n}\\n'), is_json_lines(b"Once upon")
+    (True, False, False)
+    """
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    if not _OBJECT.match(text):
+        return False
+    line, has_end, _ = text.partition(b"\n")
+    if not has_end:
+        return len(head) >= HEAD_BYTES or line.rstrip().endswith(b"}")
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        pass
+    if line.rstrip().endswith((b"{", b"[", b",", b":")):
+        return False
+    try:
+        _, end = json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return True  # a line that is damaged: the reader says where
+    return end <= len(line.decode("utf-8", "replace"))
+
+
+def _is_tar(head: bytes) -> bool:
+    """Tell by the checksum of its first entry, which every kind of tar has (its place counts as eight spaces)."""
+    if len(head) < 512 or not re.fullmatch(rb"[ 0-7]{1,8}[\x00 ]*", head[148:156]):
+        return False
+    digits = head[148:156].strip(b"\x00 ")
+    return bool(digits) and int(digits, 8) == sum(head[:148]) + 8 * 32 + sum(head[156:512])
+
+
+def _find_encoding(head: bytes) -> Foreign | None:
+    """Tell UTF-16 and UTF-32 by their marks or else by the zero bytes in them, which no UTF-8 text has."""
+    for name, marks in _BYTE_ORDER_MARKS.items():
+        if head.startswith(marks):
+            return _encoded(name, head.decode(name, "replace"))
+    if b"\0" not in head:
+        return None
+    for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
+        try:
+            text = codecs.getincrementaldecoder(name)().decode(head)
+        except UnicodeDecodeError:
+            continue
+        n_spaces = sum(map(text.count, " \n\u3000\u3002"))
+        n_known = sum(c.isprintable() or c in "\n\r\t" for c in text)
+        if n_spaces * 100 >= len(text) and n_known * 100 >= 97 * len(text) > 0:
+            return _encoded(name.replace("-le", "le").replace("-be", "be"), text)
+    return Foreign(
+        "binary data",
+        hint="name text, jsonl or parquet files; text it is all the same with --format text --errors replace",
+    )
+
+
+def _encoded(name: str, text: str) -> Foreign:
+    is_json = text.lstrip("\ufeff \r\n\t").startswith("{")
+    return Foreign(f"{name.upper()} text", f"iconv -f {name} -t utf-8", ".jsonl" if is_json else ".txt")
+
+
+_TABLE_NAMES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".psv": "|"}
+_COLUMN = re.compile(r"[A-Za-z_][\w.()/#-]*( [\w.()/#-]+){0,2}")
+_USUAL_COLUMNS = {"text", "content", "body", "article", "document", "sentence", "story", "title", "id", "label", "url"}
+
+
+def find_table(head: bytes, suffix: str = "") -> Foreign | None:
+    """Return what a table of separated values is; under a name that does not say so only where it clearly is one.
+
+    >>> find_table(b"id,text\\n1,a b\\n2,c d\\n").kind
+    'a table (CSV)'
+    >>> find_table(b"Yes, sir,\\nno, sir,\\nso, sir,\\n") is None
+    True
+    """
+    text = head.decode("utf-8-sig", "replace")
+    for delimiter in _TABLE_NAMES.get(suffix, ",\t"):
+        rows = _rows(text, delimiter, len(head) >= HEAD_BYTES)
+        if suffix in _TABLE_NAMES or _is_table(rows, delimiter):
+            return _table(rows, delimiter, text)
+    return None
+
+
+def _rows(text: str, delimiter: str, is_cut: bool) -> list[list[str]]:
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+    except csv.Error:
+        return []
+    return rows[:-1] if is_cut and len(rows) > 2 else rows
+
+
+def _has_header(rows: list[list[str]]) -> bool:
+    header = rows[0] if rows else []
+    return len(set(header)) == len(header) > 0 and all(len(c) <= 40 and _COLUMN.fullmatch(c) for c in header)
+
+
+def _is_table(rows: list[list[str]], delimiter: str) -> bool:
+    if len(rows) < 2 or len(rows[0]) < 2 or any(len(row) != len(rows[0]) for row in rows[1:]):
+        return False
+    header = {column.lower() for column in rows[0]}
+    if _has_header(rows) and (len(rows) > 2 or header & _USUAL_COLUMNS):
+        return True
+    if len(rows) < 5:
+        return False
+    are_filled = all(cell and cell[0] != " " for row in rows for cell in row)
+    return are_filled and (delimiter == "\t" or all(row[0].isdecimal() for row in rows))
+
+
+def _table(rows: list[list[str]], delimiter: str, text: str) -> Foreign:
+    kind = {",": "CSV", "\t": "TSV"}.get(delimiter, f"separated by {delimiter}")
+    options = "" if delimiter == "," else f", delimiter={delimiter!r}"
+    if delimiter == "\t" and '\t"' not in text:
+        options += ", quoting=3"  # as most are written: a quote is a letter there
+    has_header = _has_header(rows)
+    reader, row = ("DictReader", "r") if has_header else ("reader", "dict(enumerate(r))")
+    code = (
+        "import csv, json; csv.field_size_limit(2**31 - 1);"
+        f" [print(json.dumps({row})) for r in csv.{reader}({_OPENED}{options})]"
+    )
+    columns = ", ".join(rows[0]) if has_header else "0, 1, ..."
+    promise = f"make jsonl of it (then --text-column: {columns})" if rows else "make jsonl of it"
+    return Foreign(f"a table ({kind})", _python(code), ".jsonl", is_text=True, promise=promise)

@@ -1,0 +1,88 @@
+"""The error for a file that is no corpus: what it is, and a command that makes text of it, ready to paste."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from ..support.errors import InputError
+
+STDIN_NAME = "standard input"
+
+UNPACKERS = {".gz": "gzip -dc", ".zst": "zstd -dc", ".xz": "xz -dc", ".bz2": "bzip2 -dc"}
+"""What writes the content of a compressed file to a pipe."""
+
+
+class Foreign(NamedTuple):
+    """A kind of file, the command that makes text of it, and the ending of what it makes.
+
+    The command reads standard input and writes standard output, or has `{path}` and `{new}` in it. Without a command,
+    `hint` is what to do. What `is_text` could be read as it is.
+    """
+
+    kind: str
+    command: str = ""
+    suffix: str = ".txt"
+    hint: str = "name text, jsonl or parquet files"
+    is_text: bool = False
+    promise: str = "make text of it"
+
+
+def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
+    """Return the error for a file called `name` that is of a foreign kind inside of its compression."""
+    hint = found.hint.format(path=quoted(name))
+    if found.command:
+        hint = f"{found.promise}: {_render(name, found, compression)}"
+    if found.is_text:
+        hint += "; or read it as it is: --format text"
+    packed = " (compressed)" if compression else ""
+    return InputError(f"{name}: {found.kind}{packed}, not text", hint)
+
+
+def quoted(name: str) -> str:
+    """Return a path as a shell wants it."""
+    return subprocess.list2cmdline([name]) if os.name == "nt" else shlex.quote(name)
+
+
+def _render(name: str, found: Foreign, compression: str) -> str:
+    """Write a command that works when it is typed."""
+    needs_file = "{path}" in found.command
+    steps = [UNPACKERS[compression]] if compression and not needs_file else []
+    if name == STDIN_NAME:
+        if needs_file:
+            return "save it to a file, and name that"
+        kind = {".jsonl": " --format jsonl"}.get(found.suffix, "")
+        return f"COMMAND | {' | '.join([*steps, found.command])} | prepare.py -{kind}"
+    new = quoted(new_name(name, found.suffix))
+    if "://" in name:
+        fetched = "FETCHED_FILE"
+        if needs_file:
+            return found.command.format(path=fetched, new=new) + " (fetch it first)"
+        fetch = [f"curl -L {quoted(name)}"] if name.startswith("http") else [f"cat {fetched}"]
+        return " | ".join([*fetch, *steps, found.command]) + f" > {new}"
+    path = quoted(name)
+    if needs_file:
+        return found.command.format(path=path, new=new)
+    if steps:
+        return f"{steps[0]} {path} | {found.command} > {new}"
+    return f"{found.command} < {path} > {new}"
+
+
+def new_name(name: str, suffix: str) -> str:
+    """Return the name of a file or folder that is not there yet: the same stem, in the same folder; here for a URL.
+
+    >>> new_name("no/such/data.json.gz", ".jsonl"), new_name("no/such/c.txt", ".txt")
+    ('no/such/data.jsonl', 'no/such/c_new.txt')
+    """
+    path = Path(name.partition("?")[0].rpartition("/")[2] if "://" in name else name)
+    stem = path.name
+    while 1 < len(ending := Path(stem).suffix) < 9:
+        stem = stem.removesuffix(ending)
+    new = path.with_name(stem + suffix)
+    while str(new) == name or new.exists():
+        stem += "_new"
+        new = path.with_name(stem + suffix)
+    return str(new)

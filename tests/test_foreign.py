@@ -1,0 +1,273 @@
+"""C10: no file is taken for something that it is not, whatever it is called; C9: what is said to do about it works."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import itertools
+import json
+import lzma
+import pickle
+import re
+import sqlite3
+import subprocess
+import tarfile
+import wave
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fineweb_stream import iter_ids, prepare
+from fineweb_stream.inputs.discover import find_inputs
+from fineweb_stream.support.errors import InputError
+
+from .helpers import document_ids
+
+DOCS = [f'Story {i}: a "quiet" river, a stone,\tand a lantern.\nIt was {"very " * i}dark.' for i in range(12)]
+PLAIN = "".join(f"Story {i}: a quiet river, a stone, a lantern.\n" for i in range(60))
+
+
+def tar(name: str = "c.txt") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(PLAIN)
+        archive.addfile(info, io.BytesIO(PLAIN.encode()))
+    return buffer.getvalue()
+
+
+def zipped(**files: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name.replace("__", "/") + ".txt" * ("__" not in name), text)
+    return buffer.getvalue()
+
+
+def table(delimiter: str, has_header: bool = True) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, delimiter=delimiter)
+    writer.writerows([["id", "text"]] * has_header + [[i, text] for i, text in enumerate(DOCS)])
+    return buffer.getvalue().encode()
+
+
+def arrow(kind: str) -> bytes:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import feather, orc
+
+    rows, buffer = pa.table({"text": DOCS}), io.BytesIO()
+    if kind == "orc":
+        orc.write_table(rows, buffer)
+        return buffer.getvalue()
+    if kind == "feather":
+        feather.write_feather(rows, buffer)
+        return buffer.getvalue()
+    with {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[kind](buffer, rows.schema) as writer:
+        writer.write_table(rows)
+    return buffer.getvalue()
+
+
+def database() -> bytes:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("create table c (text)")
+    connection.executemany("insert into c values (?)", [(d,) for d in DOCS])
+    return connection.serialize() if hasattr(connection, "serialize") else b"SQLite format 3\0" + bytes(84)
+
+
+def sound() -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(1)
+        file.setframerate(8000)
+        file.writeframes(bytes(range(1, 200)) * 9)
+    return buffer.getvalue()
+
+
+def array() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.arange(1, 999))
+    return buffer.getvalue()
+
+
+RECORDS = [{"text": d} for d in DOCS]
+XML = "".join(f"<p>{d}</p>" for d in PLAIN.splitlines())
+FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "tar": (".tar", tar, "a tar archive"),
+    "tar of the oldest kind": (".tar", lambda: v7_tar(tar()), "a tar archive"),
+    "tar.gz": (".tar.gz", lambda: gzip.compress(tar()), "a tar archive"),
+    "tgz": (".tgz", lambda: gzip.compress(tar()), "a tar archive"),
+    "tar.xz": (".tar.xz", lambda: lzma.compress(tar()), "a tar archive"),
+    "tar.bz2": (".tbz2", lambda: bz2.compress(tar()), "a tar archive"),
+    "gzip": (".bin", lambda: gzip.compress(PLAIN.encode()), "gz data"),
+    "zip": (".zip", lambda: zipped(a=PLAIN), "a zip archive"),
+    "docx": (".docx", lambda: zipped(word__document="<xml>"), "a Word document"),
+    "7z": (".7z", lambda: b"7z\xbc\xaf\x27\x1c\0\4" + bytes(99), "a 7z archive"),
+    "rar": (".rar", lambda: b"Rar!\x1a\x07\x01\0" + bytes(99), "a rar archive"),
+    "pdf": (".pdf", lambda: b"%PDF-1.7\n1 0 obj\n", "a PDF"),
+    "html": (".html", lambda: b"<!DOCTYPE html>\n<html><head><title>Log in</title>", "a web page"),
+    "html error": (".htm", lambda: b"\n<html>\n<body><h1>404</h1></body></html>", "a web page"),
+    "xml": (".xml", lambda: f"<?xml version='1.0'?><all>{XML}</all>".encode(), "XML"),
+    "lfs": (".txt", lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "git lfs pull"),
+    "array": (".json", lambda: json.dumps(RECORDS).encode(), "a JSON array"),
+    "pretty array": (".json", lambda: json.dumps(RECORDS, indent=2).encode(), "a JSON array"),
+    "array of strings": (".json", lambda: json.dumps(DOCS).encode(), "a JSON array of strings"),
+    "array in gzip": (".json.gz", lambda: gzip.compress(json.dumps(RECORDS).encode()), "a JSON array"),
+    "pretty object": (".json", lambda: json.dumps(RECORDS[0], indent=2).encode(), "a JSON object over several"),
+    "notebook": (".ipynb", lambda: notebook(), "a notebook"),
+    "csv": (".csv", lambda: table(","), "a table (CSV)"),
+    "csv without a header": (".csv", lambda: table(",", has_header=False), "a table (CSV)"),
+    "tsv": (".tsv", lambda: table("\t"), "a table (TSV)"),
+    "csv in gzip": (".csv.gz", lambda: gzip.compress(table(",")), "a table (CSV)"),
+    "utf-16le": (".txt", lambda: PLAIN.encode("utf-16-le"), "iconv -f utf-16le"),
+    "utf-16be": (".txt", lambda: PLAIN.encode("utf-16-be"), "iconv -f utf-16be"),
+    "utf-16": (".txt", lambda: PLAIN.encode("utf-16"), "iconv -f utf-16 "),
+    "utf-32le": (".txt", lambda: PLAIN.encode("utf-32-le"), "iconv -f utf-32le"),
+    "chinese utf-16le": (".txt", lambda: ("一个安静的故事。\n" * 40).encode("utf-16-le"), "iconv -f utf-16le"),
+    "zeros": (".txt", lambda: PLAIN.encode() + b"\0" * 9, "binary data"),
+    "token ids": (".bin", lambda: np.arange(1, 50_000, 7, dtype=np.uint16).tobytes(), "binary data"),
+    "program": (".exe", lambda: b"\x7fELF\2\1\1" + bytes(20), "a program"),
+    "picture": (".png", lambda: b"\x89PNG\r\n\x1a\n\0\0", "a picture"),
+    "jpeg": (".jpg", lambda: b"\xff\xd8\xff\xe0\x00\x10JFIF", "a picture"),
+    "gif": (".gif", lambda: b"GIF89a\1\1\x80", "a picture"),
+    "sound": (".wav", sound, "sound or video"),
+    "video": (".mp4", lambda: b"\0\0\0\x20ftypisom\0\0\2\0", "sound or video"),
+    "sqlite": (".sqlite", database, "an SQLite database"),
+    "hdf5": (".h5", lambda: b"\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
+    "pickle": (".pkl", lambda: pickle.dumps(DOCS), "a Python pickle"),
+    "npy": (".npy", array, "a NumPy array"),
+    "safetensors": (".safetensors", lambda: (60).to_bytes(8, "little") + b'{"w": {"dtype": "F32"}}', "model weights"),
+    "arrow": (".arrow", lambda: arrow("file"), "an Arrow file"),
+    "arrow stream": (".arrow", lambda: arrow("stream"), "an Arrow stream"),
+    "feather": (".feather", lambda: arrow("feather"), "an Arrow file"),
+    "orc": (".orc", lambda: arrow("orc"), "an ORC file"),
+    "avro": (".avro", lambda: b"Obj\x01\x04\x14avro.codec\x08null", "an Avro file"),
+}  # fmt: skip
+"""Kinds: their own ending, how one is made, what is said of it."""
+
+
+def v7_tar(data: bytes) -> bytes:
+    """Take the words from a tar that only newer kinds have: what is left has a checksum, too."""
+    head = bytearray(data[:512])
+    head[257:512], head[148:156] = bytes(255), b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head) + data[512:]
+
+
+def notebook() -> bytes:
+    cells = [{"cell_type": "markdown", "source": [PLAIN]}, {"cell_type": "code", "source": "x = 1"}]
+    return json.dumps({"cells": cells, "nbformat": 4}, indent=1).encode()
+
+
+@pytest.mark.parametrize("ending", ["its own", ".txt", "", ".jsonl", ".parquet", ".txt.gz"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending: str) -> None:
+    """Each kind under each name is refused, and said to be what it is."""
+    own, make, part = FOREIGN[kind]
+    data = make()
+    if ending.endswith(".gz") and not own.endswith(("gz", "xz", "bz2")):
+        data = gzip.compress(data)
+    path = tmp_path / f"corpus{own if ending == 'its own' else ending}"
+    path.write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        find_inputs([str(path)])
+    if not (path.name.endswith(".txt.gz") and data[:2] != b"\x1f\x8b"):  # else it is packed in another way
+        assert part in str(caught.value) or (kind == "gzip" and ending == ".txt.gz")
+
+
+@pytest.mark.parametrize("ending", ["its own", ".txt", "", ".jsonl"])
+@pytest.mark.parametrize("kind", [kind for kind, (own, _, _) in FOREIGN.items() if own != ".txt" or "utf" in kind])
+def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, reference, kind: str, ending: str) -> None:
+    """The command in the message, typed as it is, makes what this program reads: all of the documents."""
+    own, make, _ = FOREIGN[kind]
+    path = tmp_path / f"my corpus{own if ending == 'its own' else ending}"
+    path.write_bytes(make())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        find_inputs([path.name])
+    command = re.search(r"(?:: )((?:mv|mkdir|jq|gzip|xz|bzip2|iconv|unzip|\S*python\S*) .*?)(?:; or read it|$)",
+                        caught.value.hint)  # fmt: skip
+    if not command:
+        assert FOREIGN[kind][2] not in ("a tar archive", "a zip archive", "a JSON array", "a table (CSV)")
+        pytest.skip("there is no command for it, or one of another package")
+    before = set(tmp_path.iterdir())
+    done = subprocess.run(command[1], shell=True, capture_output=True, text=True, timeout=60)
+    if done.returncode == 127:
+        pytest.skip("the tool is not here")
+    assert done.returncode == 0, (command[1], done.stderr)
+    [made] = set(tmp_path.iterdir()) - before
+    column = "1" if "without a header" in kind else "text"
+    if kind in ("docx", "notebook", "xml", "zip", "gzip") or "tar" in kind or "utf" in kind or kind == "tgz":
+        assert find_inputs([str(made)])[0].format == ("jsonl" if made.name.endswith(".jsonl.gz") else "text")
+        if made.name.endswith(".jsonl.gz"):
+            return  # it had been called a .jsonl file before
+        assert len(list(iter_ids(made)))
+    else:
+        n = 1 if kind == "pretty object" else len(DOCS)
+        expected = list(itertools.chain(*document_ids(reference, DOCS[:n])))
+        assert np.concatenate(list(iter_ids(made, text_column=column))).tolist() == expected
+
+
+PROSE = {
+    "a footnote": "[1] See the notes.\n[2] And these.\n",
+    "an illustration": "[Illustration: a river]\n\nOnce upon a time\n",
+    "a link": "[[River]] is a stream of water.\n",
+    "a list of names": '["Hello," he said] and left.\n',
+    "a template": "{% block %} text {% endblock %}\n",
+    "code": "{\n  int x = 1;\n}\n",
+    "verse": "Water, water, every where,\nAnd all the boards did shrink,\nWater, water, every where,\nNor any drop,\n",
+    "pairs": "Yes, sir\nNo, sir\nMaybe, sir\nNever, sir\nSo, sir\n",
+    "a quotation": '"Yes," she said, "and no."\n"No," he said, "and yes."\n',
+    "markdown": "# Title\n\n<div align=center>\n\nText | with | bars\n--- | --- | ---\n",
+    "a program": "<?php echo 1; ?>\n",
+    "versions": "version https is what follows\n",
+    "makefile": "all:\n\tcc x.c\n\tld x.o\nclean:\n\trm x\n",
+    "numbers": "1, 2 and 3\n1, 2 and 3\n",
+    "BZh": "BZhang wrote this\n",
+    "GIF": "GIFs are pictures\n",
+    "one word": "word",
+    "tabs at the start": "\tA paragraph.\n\tAnother, which is longer.\n" * 9,
+    "dates": "1999\n2000, 2001\n",
+}
+
+
+@pytest.mark.parametrize("kind", PROSE)
+def test_prose_is_no_table_nor_anything_else(tmp_path: Path, kind: str) -> None:
+    """Text that has a little of what other formats have is text."""
+    for name in ("c.txt", "c"):
+        (tmp_path / name).write_text(PROSE[kind] * 50)
+        assert find_inputs([str(tmp_path / name)])[0].format == "text"
+
+
+def test_format_overrides_detection(tmp_path: Path, reference) -> None:
+    """What is text by its bytes is read as it is with --format text."""
+    (tmp_path / "c.csv").write_bytes(table(","))
+    prepare(tmp_path / "c.csv", tmp_path / "out", format="text", val_ratio=0.1, quiet=True)
+    with pytest.raises(InputError, match=r"JSON Lines, though it is called \.txt"):
+        (tmp_path / "c.txt").write_text(json.dumps({"text": "a"}) + "\n")
+        find_inputs([str(tmp_path / "c.txt")])
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".zst"])
+def test_what_is_unpacked_already_is_said(tmp_path: Path, monkeypatch, suffix: str) -> None:
+    """A browser may unpack what it fetches: the name is wrong, not the file; and the other way round."""
+    monkeypatch.chdir(tmp_path)
+    line = json.dumps({"text": "a"}) + "\n"
+    Path(f"c.jsonl{suffix}").write_text(line)
+    with pytest.raises(InputError, match="not compressed, though it is called") as caught:
+        find_inputs([f"c.jsonl{suffix}"])
+    subprocess.run(caught.value.hint.partition(": ")[2], shell=True, check=True)
+    assert find_inputs(["c.jsonl"])[0].format == "jsonl"
+    Path("d.jsonl").write_bytes(gzip.compress(line.encode()))
+    with pytest.raises(InputError, match="gz data") as caught:
+        find_inputs(["d.jsonl"])
+    subprocess.run(caught.value.hint.partition(": ")[2], shell=True, check=True)
+    assert find_inputs(["d.jsonl.gz"])[0].compression == ".gz"
+    Path("d.jsonl.gz").rename("e.jsonl.xz")
+    with pytest.raises(InputError, match="gz data"):
+        find_inputs(["e.jsonl.xz"])
