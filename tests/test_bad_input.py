@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -262,13 +263,13 @@ def test_literal_eot_gets_a_hint(run_program, tmp_path) -> None:
 
 
 def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
-    """A validation split that nanoGPT cannot draw from is named, with the ratio that would do."""
+    """A validation split that nanoGPT cannot draw from is named, with the option that mends it."""
     (tmp_path / "c.txt").write_text("some words " * 9000)
     done = run_program("c.txt", "--out", "out")
     assert "warning: val.bin has" in done.stdout
-    ratio = done.stdout.split("--val-ratio ")[1].split()[0]
-    assert "would do (with --overwrite)" in done.stdout
-    again = run_program("c.txt", "--out", "out", "--val-ratio", ratio, "--overwrite")
+    advice = re.search(r"(--val-\w+ \S+) would do \(with --overwrite\)", done.stdout)
+    assert advice
+    again = run_program("c.txt", "--out", "out", *advice[1].split(), "--overwrite")
     assert again.returncode == 0 and "warning" not in again.stdout
 
 
