@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "batches",
     "iter_ids",
+    "open_documents",
     "open_tokens",
     "prepare",
 ]
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         PrepareError,
         RemoteError,
     )
+    from .token_files.documents import open_documents
     from .token_files.loader import batches
     from .token_files.open import open_tokens
     from .tokenizer.encoder import Encoder
@@ -47,6 +49,7 @@ _HOMES = {
     "Result": "api",
     "batches": "token_files.loader",
     "iter_ids": "pipeline.iterate",
+    "open_documents": "token_files.documents",
     "open_tokens": "token_files.open",
     "prepare": "api",
 }

@@ -62,6 +62,7 @@ def prepare(
     keep_shards: bool = False,
     layout: str = NANOGPT.name,
     fit: str | None = None,
+    index: bool = False,
     format: str | None = None,
     text_column: str = "text",
     separator: str | None = None,
@@ -152,10 +153,22 @@ def prepare(
 
                         with connect(cluster, find_needs(plan.engine, sources), cancel) as workers_there:
                             run.work(cluster=workers_there)
-                state = record.state
+                _index(folder, record, index, cancel)
+            state = record.state
     return Result(
         folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
     )
+
+
+def _index(folder: Path, record: Record, is_asked: bool, cancel: Cancel) -> None:
+    """Say where documents end in what is finished, if asked to; else name an index that is another's."""
+    from .token_files.documents import index_outputs, name_stale
+
+    outputs = [folder / name for name in record.state.outputs]
+    if is_asked:
+        index_outputs(outputs, cancel)
+    else:
+        name_stale(outputs)
 
 
 def _say_plan(

@@ -142,6 +142,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
     )
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
+    add("--index", action="store_true", help="beside each file write where its documents end (NAME.index)")
     add(
         "--format",
         choices=FORMATS,

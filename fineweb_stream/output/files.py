@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,18 +79,26 @@ def remove(path: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a small file so that its name holds the old or the new data, never a part."""
+    write_pieces(path, [data])
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """Do as `write_whole` with data that come in pieces."""
     part = part_path(path)
-    with disk_errors(path, len(data)):
+    with disk_errors(path):
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _O_BINARY, 0o666)
+    try:
         try:
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _O_BINARY, 0o666)
-            try:
-                _write_all(fd, data)
+            for data in pieces:
+                with disk_errors(path, len(data)):
+                    _write_all(fd, data)
+            with disk_errors(path):
                 os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        finally:
+            os.close(fd)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     replace(part, path)
 
 

@@ -1,4 +1,4 @@
-"""`python -m fineweb_stream inspect` and `decode`: look at what came out."""
+"""`python -m fineweb_stream inspect`, `decode` and `index`: look at what came out, and where documents end."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from ..output.manifest import RECORD_NAME
 from ..support.errors import DiskError, PrepareError
 from ..support.shown import escape
+from ..support.units import counted
 
 _INSPECT_EXAMPLES = """examples:
   python -m fineweb_stream inspect data/fineweb
@@ -22,6 +23,9 @@ _DECODE_EXAMPLES = """examples:
   python -m fineweb_stream decode data/fineweb/train.bin
   python -m fineweb_stream decode data/fineweb/val.bin --start 1000 --count 50
   python -m fineweb_stream decode data/fineweb/train.bin --start -100      the last 100 tokens"""
+
+_INDEX_EXAMPLES = """examples:
+  python -m fineweb_stream index data/fineweb"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,6 +67,11 @@ def make_parser() -> argparse.ArgumentParser:
     decode.add_argument("--start", type=int, default=0, metavar="N", help="first token; negative: from the end")
     decode.add_argument("--count", type=int, default=256, metavar="M", help="how many (default: %(default)s)")
     decode.set_defaults(run=_decode)
+    index = _add_command(
+        commands, "index", "Write where documents end: FILE.index beside each token file.", _INDEX_EXAMPLES
+    )
+    index.add_argument("path", metavar="FILE_OR_FOLDER", help="a token file, or a folder with train.bin or shards")
+    index.set_defaults(run=_index)
     return parser
 
 
@@ -97,6 +106,17 @@ def _inspect(options: argparse.Namespace) -> None:
     if options.plot:
         plot_report(summary, read_run(Path(options.path)), options.plot)
         print(escape(f"drawn in {options.plot}"))
+
+
+def _index(options: argparse.Namespace) -> None:
+    from .documents import index_path, write_index
+    from .open import find_paths
+
+    paths = find_paths(options.path)
+    if Path(options.path).is_dir():
+        paths += [path for path in find_paths(options.path, "val") if path.exists()]
+    for path in paths:
+        print(escape(f"{index_path(path)}: {counted(write_index(path), 'document')}"))
 
 
 def _decode(options: argparse.Namespace) -> None:

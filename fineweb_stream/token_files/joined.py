@@ -26,7 +26,8 @@ class Refused(TypeError, AttributeError):
 class Tokens:
     """One read-only array of ids (uint16) over memory-mapped files; `paths` names them, in order.
 
-    `starts` are the bytes at which their ids begin: 0, or where a header ends.
+    `starts` are the bytes at which their ids begin: 0, or where a header ends; `firsts` are the places of each file's
+    first token.
 
     It is indexed as the array would be: by integers, slices of any step, and arrays or lists of integers. A slice is
     a read-only array; inside one file it is a view that costs nothing, across files a copy. `np.asarray` copies all.
@@ -44,6 +45,7 @@ class Tokens:
         self.starts = tuple(ids.offset for ids in maps)
         self._parts = [ids.view(np.ndarray) for ids in maps]  # it slices nine times as fast
         self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
+        self.firsts: tuple[int, ...] = (0, *self._ends[:-1])
 
     def __len__(self) -> int:
         return self._ends[-1]

@@ -1,0 +1,205 @@
+"""Where documents end: an index beside each token file, and documents as views of it.
+
+The index of `train.bin` is `train.bin.index`: little-endian uint64, one for each end-of-text in the file, in order: how
+many tokens of the file stand before it and with it. Document i is `tokens[ends[i - 1]:ends[i]]`, its end-of-text
+included. (datatrove's `.ds.index` is the same, and its reader takes it.) A document that goes on in the next shard has
+its end there. The index of a `.npy` file is in the folder `index` beside it: build-nanogpt's loader would take a name
+with `train` in it for a shard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from ..output import files
+from ..support.cancel import NEVER, Cancel
+from ..support.errors import InputError
+from ..support.log import log
+from ..support.units import counted
+from ..tokenizer.gpt2 import EOT_ID
+from ..tokenizer.ids import TOKEN_DTYPE, Ids
+from .joined import Tokens
+from .open import find_paths
+
+END_DTYPE = np.dtype("<u8")
+
+_PIECE_TOKENS = 1 << 19
+_N_LOOKS, _NEAR_TOKENS = 16, 1 << 16
+
+
+class Documents:
+    """The documents of one or more token files, in order; made by `open_documents`.
+
+    `documents[i]` are the ids of one (uint16, read-only), with its end-of-text; inside one file a view that costs
+    nothing. What stands after the last end-of-text, where --max-tokens cut a document, is none.
+
+    Raises `IndexError` past the ends, `InputError` for an index that is missing or not that of its file.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.tokens = Tokens(paths)
+        self._ends = [_map_index(path) for path in paths]
+        self._counts: list[int] = np.cumsum([len(ends) for ends in self._ends]).tolist()
+        for number, path in enumerate(paths):
+            if not self._fits(number):
+                raise InputError(f"{index_path(path)}: not the index of this {path.name}", _make(path))
+
+    def __len__(self) -> int:
+        return self._counts[-1]
+
+    def __repr__(self) -> str:
+        return f"<Documents: {len(self):,} in {self.tokens.name}>"
+
+    def __getitem__(self, number: SupportsIndex) -> Ids:
+        place = operator.index(number)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"document {place:,} is not one of {len(self):,}")
+        place %= len(self)
+        return self.tokens[(self._end(place - 1) if place else 0) : self._end(place)]
+
+    def __iter__(self) -> Iterator[Ids]:
+        return (self[number] for number in range(len(self)))
+
+    def ends(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return where documents end within the tokens from `start` to `stop`, counted from `start` (int64).
+
+        Of a window of training: where attention to what came before is to be masked.
+        """
+        found = []
+        for ends, begin in zip(self._ends, self.tokens.firsts, strict=True):
+            bounds = np.array([max(start - begin, 0), max(stop - begin, 0)], END_DTYPE)
+            first, last = np.searchsorted(ends, bounds, "right")
+            found.append(ends[first:last].astype(np.int64) + (begin - start))
+        return np.concatenate(found)
+
+    def _end(self, number: int) -> int:
+        file = bisect_right(self._counts, number)
+        end = int(self._ends[file][number - self._counts[file]])  # negative: counted from the file's last
+        return end + self.tokens.firsts[file]
+
+    def _fits(self, number: int) -> bool:
+        """Look whether end-of-text ids stand where the index says, and none before the first and behind the last."""
+        ends, first = self._ends[number], self.tokens.firsts[number]
+        n_tokens = (*self.tokens.firsts, len(self.tokens))[number + 1] - first
+        looks = [int(end) for end in ends[np.linspace(0, len(ends) - 1, _N_LOOKS, dtype=np.int64)]] if len(ends) else []
+        if looks and not 0 < looks[0] <= looks[-1] <= n_tokens:
+            return False
+        if any(self.tokens[first + end - 1] != EOT_ID for end in looks):
+            return False
+        before = looks[0] - 1 if looks else n_tokens
+        behind = looks[-1] if looks else 0
+        ranges = ((max(before - _NEAR_TOKENS, 0), before), (behind, min(behind + _NEAR_TOKENS, n_tokens)))
+        return not any((self.tokens[first + start : first + stop] == EOT_ID).any() for start, stop in ranges)
+
+
+def open_documents(path: str | Path, split: str = "train") -> Documents:
+    """Open the documents of a token file, or of a split of a folder, that `--index` has indexed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "train.bin"
+    ...     np.array([15496, 995, 50256, 31373, 50256], np.uint16).tofile(path)
+    ...     _ = write_index(path)
+    ...     documents = open_documents(folder)
+    ...     len(documents), documents[1].tolist(), documents.ends(1, 4).tolist()
+    (2, [31373, 50256], [2])
+
+    Raises `InputError` as `open_tokens` does, and for an index that is missing or not that of its file.
+    """
+    return Documents(find_paths(path, split))
+
+
+def write_index(path: Path, cancel: Cancel = NEVER) -> int:
+    """Write the index of one token file, in bounded memory, and return how many ends it has; one that fits is kept.
+
+    Raises `InputError` as `open_tokens` does, and where the index's name is another file's; `DiskError`.
+    """
+    index, tokens = index_path(path), Tokens([path])
+    if index.exists():
+        if not _is_index(index):
+            raise InputError(f"{index}: not an index of documents, and where one would be", "move it away")
+        if index.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+            with contextlib.suppress(InputError):  # it is that of an earlier file
+                return len(Documents([path]))
+    with files.disk_errors(index):
+        index.parent.mkdir(exist_ok=True)
+    n_ends = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal n_ends
+        for ends in _iter_ends(tokens):
+            cancel.check()
+            n_ends += len(ends)
+            yield ends.astype(END_DTYPE).tobytes()
+
+    files.write_pieces(index, pieces())
+    return n_ends
+
+
+def index_outputs(paths: Sequence[Path], cancel: Cancel) -> None:
+    """Write the index of each of a run's outputs, and say it."""
+    for path in paths:
+        n_ends = write_index(path, cancel)
+        log.info(f"{index_path(path)}: where {counted(n_ends, 'document')} end{'s' if n_ends == 1 else ''}")
+
+
+def name_stale(paths: Sequence[Path]) -> None:
+    """Say which of a run's outputs have an index that is not theirs: an earlier run made it."""
+    for path in paths:
+        if index_path(path).is_file():
+            try:
+                Documents([path])
+            except InputError as error:
+                log.warning(f"warning: {error.message}: --index makes it anew")
+
+
+def index_path(path: Path) -> Path:
+    """Return where the index of a token file is.
+
+    >>> index_path(Path("a/val.bin")).as_posix(), index_path(Path("a/val.npy")).as_posix()
+    ('a/val.bin.index', 'a/index/val.npy.index')
+    """
+    return (path.parent / "index" if path.suffix == ".npy" else path.parent) / f"{path.name}.index"
+
+
+def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the ends in pieces; the file is read, not mapped: mapped pages count as this process's memory."""
+    place = 0
+    with tokens.paths[0].open("rb") as file:
+        file.seek(tokens.starts[0])
+        while len(ids := np.fromfile(file, TOKEN_DTYPE, _PIECE_TOKENS)):
+            yield np.flatnonzero(ids == EOT_ID) + (place + 1)
+            place += len(ids)
+
+
+def _map_index(path: Path) -> npt.NDArray[Any]:
+    index = index_path(path)
+    try:
+        n_bytes = index.stat().st_size
+        if n_bytes % END_DTYPE.itemsize:
+            raise InputError(f"{index}: {n_bytes:,} bytes are no index: it was cut", _make(path))
+        return np.memmap(index, END_DTYPE, "r").view(np.ndarray) if n_bytes else np.empty(0, END_DTYPE)
+    except FileNotFoundError:
+        raise InputError(f"{index}: no such file", _make(path)) from None
+    except OSError as error:
+        raise InputError(f"{index}: {error.strerror}", "check the file's permissions") from None
+
+
+def _is_index(path: Path) -> bool:
+    """Tell by its size and its first numbers whether a file may be an index: they ascend."""
+    if not path.is_file() or path.stat().st_size % END_DTYPE.itemsize:
+        return False
+    ends = np.fromfile(path, END_DTYPE, 1024).astype(np.float64)
+    return bool((ends < 2**48).all() and (np.diff(ends, prepend=0) > 0).all())
+
+
+def _make(path: Path) -> str:
+    return f"make it: python -m fineweb_stream index {path}"

@@ -1,0 +1,209 @@
+"""`--index`: the places of end-of-text in every file, as datatrove's reader takes them, and documents as views."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fineweb_stream import cli, open_documents, open_tokens, prepare
+from fineweb_stream.output.layouts import LAYOUTS
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.shards import shard_path
+from fineweb_stream.support.errors import InputError
+from fineweb_stream.support.units import counted
+from fineweb_stream.token_files import commands, documents
+from fineweb_stream.token_files.documents import index_path, write_index
+from fineweb_stream.token_files.open import find_paths
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
+
+from .helpers import split_at_eot, write_jsonl
+from .test_resume import DOCS, prepare_some
+
+
+def places(path: Path) -> list[int]:
+    """Where end-of-text ids stand in a file, counted from 1."""
+    return [place + 1 for place, i in enumerate(open_tokens(path).tolist()) if i == EOT_ID]
+
+
+def read_index(path: Path) -> list[int]:
+    return np.fromfile(index_path(path), "<u8").tolist()  # type: ignore[no-any-return]
+
+
+def datatrove_positions(path: Path, window: int, length: int) -> list[int]:
+    """The place of each token in its document, as datatrove's reader counts it from `PATH.index` (an array of uint64).
+
+    Its window starts like a document whatever came before; an end is where the next document has its place 0.
+    """
+    start = window * length
+    ends = {int(end) - start for end in np.fromfile(f"{path}.index", np.uint64) if start < end < start + length}
+    counted, place = [], 0
+    for i in range(length):
+        place = 0 if i in ends or i == 0 else place + 1
+        counted.append(place)
+    return counted
+
+
+def test_datatrove_reads_it(tmp_path: Path) -> None:
+    """Positions from the index are those from the ids: each end-of-text is the last token of its document."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    prepare(path, tmp_path / "out", quiet=True, index=True)
+    ids = open_tokens(tmp_path / "out").tolist()
+    for window in range(len(ids) // 64):
+        part, expected, place = ids[64 * window :][:64], [], 0
+        for i in part:
+            expected.append(place)
+            place = 0 if i == EOT_ID else place + 1
+        assert datatrove_positions(tmp_path / "out" / "train.bin", window, 64) == expected
+
+
+@pytest.mark.parametrize("keep_shards", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["documents", "text"])
+def test_each_file_has_its_ends(kind: str, layout: str, keep_shards: bool, tmp_path: Path) -> None:
+    """In every layout and split, shards kept or not, after an interruption: the places of 50256, and nothing else."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS) if kind == "documents" else tmp_path / "c.txt"
+    if kind == "text":
+        path.write_text("\n".join(DOCS), encoding="utf-8")
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"layout": layout, "keep_shards": keep_shards, "shard_tokens": 1500, "val_ratio": 0.1}
+    assert not prepare_some(path, out, 3, **options)
+    prepare(path, out, quiet=True, engine="tiktoken", index=True, **options)
+    outputs = read_record(out).state.outputs
+    assert len(outputs) > 2 or (layout == "nanogpt" and not keep_shards)
+    for name in outputs:
+        assert read_index(out / name) == places(out / name)
+    names = {file.name for file in out.iterdir() if file.is_file()}
+    if layout == "npy":
+        assert not any(name.endswith(".index") for name in names), "build-nanogpt would load them"
+    train = [document.tolist() for document in open_documents(out)]
+    ids = np.asarray(open_tokens(out)).tolist()
+    assert train == (split_at_eot(ids) if kind == "documents" else [])
+    assert len(open_documents(out, "val")) == np.sum(open_tokens(out, "val") == EOT_ID)
+
+
+@given(
+    ids=st.lists(st.sampled_from([1, 2, EOT_ID]), min_size=4, max_size=60),
+    cuts=st.sets(st.integers(1, 59)),
+    data=st.data(),
+)
+def test_documents_over_shards(ids: list[int], cuts: set[int], data: st.DataObject) -> None:
+    """However shards cut them, documents are those of the whole; ends in a window are those of its ids."""
+    with tempfile.TemporaryDirectory() as folder:
+        bounds = [0, *sorted(cut for cut in cuts if cut < len(ids)), len(ids)]
+        for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            np.array(ids[start:stop], "<u2").tofile(shard_path(Path(folder), number))
+        for path in find_paths(folder):
+            write_index(path)
+        found = open_documents(folder)
+        n_closed = len(ids) - ids[::-1].index(EOT_ID) if EOT_ID in ids else 0
+        expected = split_at_eot(ids[:n_closed])
+        assert [document.tolist() for document in found] == expected and len(found) == len(expected)
+        for number in range(-len(expected), len(expected)):
+            assert found[number].tolist() == expected[number]
+        for number in (len(expected), -len(expected) - 1):
+            with pytest.raises(IndexError):
+                found[number]
+        start = data.draw(st.integers(0, len(ids)))
+        stop = data.draw(st.integers(start, len(ids)))
+        assert found.ends(start, stop).tolist() == [p + 1 for p, i in enumerate(ids[start:stop]) if i == EOT_ID]
+
+
+def test_a_document_is_a_view(tmp_path: Path) -> None:
+    """Inside one file a document shares the file's memory and cannot be written to."""
+    np.array([1, 2, EOT_ID, 3, EOT_ID], "<u2").tofile(tmp_path / "train.bin")
+    write_index(tmp_path / "train.bin")
+    found = open_documents(tmp_path)
+    assert np.shares_memory(found[1], found.tokens[:])
+    with pytest.raises(ValueError, match="read-only"):
+        found[1][0] = 7
+
+
+CHANGED = {
+    "grown": [1, 2, EOT_ID, 3, 4, EOT_ID, 5, EOT_ID],
+    "another": [1, 2, 3, EOT_ID, 4, EOT_ID],
+    "shorter": [1, 2, EOT_ID],
+    "more ends": [1, EOT_ID, EOT_ID, 3, 4, EOT_ID],
+}
+
+
+@pytest.mark.parametrize("ids", CHANGED.values(), ids=CHANGED)
+def test_an_index_of_another_file_is_refused(
+    ids: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that changed since is noticed, and the command that is named makes the index anew."""
+    path = tmp_path / "train.bin"
+    np.array([1, 2, EOT_ID, 3, 4, EOT_ID], "<u2").tofile(path)
+    write_index(path)
+    os.utime(index_path(path), (2**31, 2**31))  # its time tells nothing
+    np.array(ids, "<u2").tofile(path)
+    with pytest.raises(InputError, match=r"train.bin.index: not the index of this train.bin\n  make it: ") as caught:
+        open_documents(tmp_path)
+    hint = caught.value.hint
+    del caught  # its frames hold maps of the files
+    assert commands.main(hint.split("fineweb_stream ")[1].split()) == 0
+    assert capsys.readouterr().out == f"{index_path(path)}: {counted(ids.count(EOT_ID), 'document')}\n"
+    assert sum(map(len, open_documents(tmp_path))) == len(ids)
+
+
+def test_what_is_missing_cut_or_foreign(tmp_path: Path) -> None:
+    """No index, a part of one, and a user's file of that name: each a sentence; the user's file stays."""
+    path = tmp_path / "val.bin"
+    np.array([1, EOT_ID] * 9, "<u2").tofile(path)
+    with pytest.raises(InputError, match=r"val.bin.index: no such file\n  make it: python -m fineweb_stream index "):
+        open_documents(path)
+    write_index(path)
+    index_path(path).write_bytes(index_path(path).read_bytes()[:-3])
+    with pytest.raises(InputError, match="69 bytes are no index"):
+        open_documents(path)
+    for data in (b"my notes about documents", b"12345678", bytes(16)):
+        index_path(path).write_bytes(data)
+        with pytest.raises(InputError, match="not an index of documents"):
+            write_index(path)
+        assert index_path(path).read_bytes() == data
+
+
+def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--index works with the run, on what is done already, and after more tokens; without it an old index is named."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    command = [str(path), "--out", str(out), "--engine", "tiktoken"]
+    assert cli.main([*command, "--max-tokens", "3000"]) == 0
+    assert not index_path(out / "train.bin").exists()
+    assert cli.main([*command, "--max-tokens", "3000", "--index"]) == 0
+    assert "already done" in (said := capsys.readouterr().out) and "train.bin.index: where " in said
+    assert read_index(out / "train.bin") == places(out / "train.bin")
+    assert cli.main([*command, "--max-tokens", "5000"]) == 0
+    assert "warning: " in (said := capsys.readouterr().out) and "--index makes it anew" in said
+    assert cli.main([*command, "--max-tokens", "5000", "--index"]) == 0
+    assert read_index(out / "train.bin") == places(out / "train.bin")
+    assert not list(out.glob("*.part"))
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 1 GB is indexed in pieces: memory grows by a few MB."""
+    path = tmp_path / "train.bin"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+        file.seek(2 * 123_456_789)
+        file.write(np.array([EOT_ID], "<u2").tobytes())
+    before, peak = psutil.Process().memory_info().rss, 0
+    pieces = documents._iter_ends
+
+    def watched(tokens: Any) -> Any:
+        nonlocal peak
+        for ends in pieces(tokens):
+            peak = max(peak, psutil.Process().memory_info().rss)
+            yield ends
+
+    monkeypatch.setattr(documents, "_iter_ends", watched)
+    assert write_index(path) == 1
+    assert read_index(path) == [123_456_790]
+    assert peak - before < 32 << 20
