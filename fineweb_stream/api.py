@@ -28,6 +28,7 @@ from .pipeline.fits import check_fit, check_neighbours, fit_warnings
 from .pipeline.schedule import count_workers
 from .pipeline.settings import DEFAULT_VAL_RATIO, Settings
 from .support.cancel import Cancel, cancel_on_signals
+from .support.errors import InputError
 from .support.log import has_listener, log, printed
 from .support.waiting import until
 from .tokenizer.loading import start_fastokens
@@ -111,6 +112,8 @@ def prepare(
     )
     check_neighbours(Path(out), LAYOUTS[layout])
     names, folder = as_names(inputs), Path(out)
+    if demo and names:
+        raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")
     with (
         contextlib.nullcontext() if quiet or has_listener() else printed(),
         cancel_on_signals() as cancel,

@@ -20,6 +20,9 @@ from .support.shown import escape
 from .support.units import parse_size
 from .support.version import __version__
 
+PIPE_SECONDS = 3.0
+"""How long a pipe that nobody named is waited for: after that it is taken for one that only happens to be there."""
+
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
 _DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
@@ -80,31 +83,54 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
 
         print("\n".join(map(escape, write_tiktoken_cache(Path(cache)))))
         return 0
+    if options["inputs"] and (options["verify"] or options["demo"]):
+        option = "--verify" if options["verify"] else "--demo"
+        hint = "it checks the folder that --out names" if options["verify"] else "it is a corpus itself: leave one out"
+        raise InputError(f"{option} takes no input: {options['inputs'][0]}", hint)
     if options.pop("verify"):
         from .output.verify import verify
 
         print("\n".join(map(escape, verify(out, cancel))))
         return 0
     from .api import prepare
-    from .inputs.discover import DEFAULT_CORPUS, default_names
+    from .inputs.discover import DEFAULT_CORPUS
     from .memory.guard import return_large_blocks
 
     cancel.check()
     return_large_blocks()  # the process is this program's: a script's own allocator is left alone
     names = options.pop("inputs")
     if not names and not options["demo"]:
-        names = default_names(here)
-        log.info(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
+        names = _default_names(here)
     try:
         prepare(names, out, **options)
     except RemoteError as error:
         if names != [DEFAULT_CORPUS]:
             raise
-        raise InputError(
+        raise RemoteError(
             f"nothing beside the script to read, and the Hub cannot be reached ({error.message})",
-            "name files or folders (prepare.py corpus.jsonl), put train_fineweb.txt there, or try --demo",
+            "name files or folders (prepare.py corpus.jsonl), put train_fineweb.txt or input.txt there, or try --demo",
         ) from None
     return 0
+
+
+def _default_names(here: Path) -> list[str]:
+    """Return what to read where nothing was named: what is piped in, else what lies beside the script."""
+    from .inputs.discover import DEFAULT_CORPUS, default_names
+    from .inputs.standard_input import is_piped
+    from .support.model import STDIN
+
+    names = default_names(here)
+    is_beside = names != [DEFAULT_CORPUS]
+    if is_piped(0.2 if is_beside else PIPE_SECONDS):
+        if is_beside:
+            raise InputError(
+                f"no input named: it may be standard input, or {names[0]} beside the script",
+                f"name it: prepare.py - or prepare.py {names[0]} < /dev/null",
+            )
+        log.info("no input named: reading standard input")
+        return [STDIN]
+    log.info(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
+    return names
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 
 from fineweb_stream import iter_ids, prepare
-from fineweb_stream.inputs.discover import find_inputs
+from fineweb_stream.inputs.discover import default_names, find_inputs
 from fineweb_stream.support.errors import InputError
 
-from .helpers import document_ids
+from .helpers import document_ids, write_parquet
 
 DOCS = [f'Story {i}: a "quiet" river, a stone,\tand a lantern.\nIt was {"very " * i}dark.' for i in range(12)]
 PLAIN = "".join(f"Story {i}: a quiet river, a stone, a lantern.\n" for i in range(60))
@@ -248,9 +248,9 @@ def test_format_overrides_detection(tmp_path: Path, reference) -> None:
     """What is text by its bytes is read as it is with --format text."""
     (tmp_path / "c.csv").write_bytes(table(","))
     prepare(tmp_path / "c.csv", tmp_path / "out", format="text", val_ratio=0.1, quiet=True)
-    with pytest.raises(InputError, match=r"JSON Lines, though it is called \.txt"):
-        (tmp_path / "c.txt").write_text(json.dumps({"text": "a"}) + "\n")
-        find_inputs([str(tmp_path / "c.txt")])
+    (tmp_path / "c.txt").write_text(json.dumps({"text": "a"}) + "\n")
+    assert find_inputs([str(tmp_path / "c.txt")])[0].format == "jsonl"  # by what it holds
+    assert find_inputs([str(tmp_path / "c.txt")], "text")[0].format == "text"
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".zst"])
@@ -271,3 +271,95 @@ def test_what_is_unpacked_already_is_said(tmp_path: Path, monkeypatch, suffix: s
     Path("d.jsonl.gz").rename("e.jsonl.xz")
     with pytest.raises(InputError, match="gz data"):
         find_inputs(["e.jsonl.xz"])
+
+
+CORPORA = {
+    "FineWeb": "000_00000.parquet",
+    "C4": "c4-train.00000-of-01024.json.gz",
+    "Dolma": "cc_en_head-0000.json.gz",
+    "The Pile": "00.jsonl.zst",
+    "OpenWebText": "openwebtext.jsonl",
+    "RedPajama": "arxiv_000.jsonl",
+    "Spark": "part-00000-4f2a.json",
+    "TinyStories": "TinyStoriesV2-GPT4-train.txt",
+    "Oscar": "en_meta_part_1.jsonl.gz",
+    "ndjson": "dump.ndjson.bz2",
+    "upper case": "CORPUS.JSONL",
+    "xz": "corpus.jsonl.xz",
+}  # fmt: skip
+"""How the files of well-known corpora are called."""
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corpus: str) -> None:
+    """Named, in a folder, by a glob, beside the script: the same files, read in the same way, and nothing else."""
+    name = CORPORA[corpus]
+    folder = tmp_path / "data"
+    write_as(folder / name)
+    (folder / "README.md").write_text("about the data")
+    (folder / "dataset_infos.json").write_text(json.dumps({"default": {"features": {}}}, indent=1))
+    for hidden in (".ipynb_checkpoints", "_delta_log", ".Trash-1000/files", "_temporary/0", "lost+found"):
+        write_as(folder / hidden / name)
+    for own in ("prepare.json", "prepare.changes.jsonl", "train.bin", "val.bin"):
+        (folder / own).write_text('{"text": "mine"}\n')
+    monkeypatch.chdir(tmp_path)
+    [named] = find_inputs([f"data/{name}"])
+    for argument in ("data", f"data/{name[:2]}*", f"data/**/{name[:2]}*", *default_names(Path("data"))):
+        assert find_inputs([argument]) == [named], argument
+    assert "README.md" in caplog.text and "checkpoints" not in caplog.text
+    ids = np.concatenate(list(iter_ids("data")))
+    assert ids.tolist() == np.concatenate(list(iter_ids(f"data/{name}"))).tolist() and len(ids)
+
+
+def write_as(path: Path) -> None:
+    """Write the documents as the name of the file says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+        write_parquet(path, DOCS)
+        return
+    data = PLAIN if path.suffix == ".txt" else "".join(json.dumps(record) + "\n" for record in RECORDS)
+    if path.suffix == ".zst":
+        zstandard = pytest.importorskip("zstandard")
+    packers = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+    packers |= {".zst": zstandard.compress} if path.suffix == ".zst" else {}
+    path.write_bytes(packers.get(path.suffix, bytes)(data.encode()))
+
+
+def test_own_files_are_no_inputs(tmp_path: Path, monkeypatch, caplog) -> None:
+    """What this program wrote is left out where a shell's pattern has it, and refused where nothing else is named."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "prepare.changes.jsonl"):
+        Path(name).write_text('{"text": "a"}\n')
+    assert [input.path for input in find_inputs(["a.jsonl", "prepare.changes.jsonl"])] == ["a.jsonl"]
+    assert "prepare.changes.jsonl" in caplog.text
+    with pytest.raises(InputError, match="written by this program"):
+        find_inputs(["prepare.changes.jsonl"])
+
+
+@pytest.mark.parametrize("names", [("train-0.jsonl", "test-0.jsonl"), ("train/0.jsonl", "validation/0.jsonl")])
+def test_several_splits_are_noted(tmp_path: Path, monkeypatch, caplog, names: tuple[str, str]) -> None:
+    """A folder of train and test: both are read, and it is said how to read the one alone."""
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        write_as(Path("d", name))
+    assert len(find_inputs(["d"])) == 2
+    only = caplog.text.partition("for one alone: ")[2].strip().strip("'")
+    assert [Path(input.path) for input in find_inputs([only])] == [Path("d", names[0])]
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("HuggingFaceFW/fineweb-edu", "hf://datasets/HuggingFaceFW/fineweb-edu"),
+        ("huggingface.co/datasets/a/b", "hf://datasets/a/b"),
+        ("corpus.json", "did you mean corpus.jsonl?"),
+    ],
+)
+def test_what_was_meant(tmp_path: Path, monkeypatch, name: str, meant: str) -> None:
+    """A name that is no file's, but nearly one, or a dataset's."""
+    monkeypatch.chdir(tmp_path)
+    write_as(Path("corpus.jsonl"))
+    with pytest.raises(InputError, match="no such file") as caught:
+        find_inputs([name])
+    assert meant in caught.value.hint

@@ -102,6 +102,48 @@ def test_no_arguments(tmp_path, name: str) -> None:
     assert not list(elsewhere.iterdir())
 
 
+def test_defaults_beside_the_script(tmp_path, monkeypatch) -> None:
+    """NanoGPT's own `input.txt` comes before other files, `train_fineweb.txt` before it; one format alone is read."""
+    from fineweb_stream.inputs.discover import DEFAULT_CORPUS, default_names
+
+    monkeypatch.chdir(tmp_path)
+    expected = [DEFAULT_CORPUS]
+    for name in (
+        "requirements.txt",
+        "notes.TXT",
+        "a.jsonl.gz",
+        "b.JSONL",
+        "c.parquet",
+        "input.txt",
+        "train_fineweb.txt",
+    ):
+        Path(name).touch()
+        last = [name] if name != "requirements.txt" else expected
+        expected = ["a.jsonl.gz", "b.JSONL"] if name == "b.JSONL" else last
+        assert default_names(Path()) == expected
+
+
+def test_a_pipe_that_is_not_named(tmp_path) -> None:
+    """What is piped in is read; beside a corpus it is not clear which is meant, and an empty pipe is none."""
+    program = copy_program(tmp_path)
+    text = "\n".join(DOCS * 9)
+    options = {"capture_output": True, "text": True, "timeout": 100, "encoding": "utf-8"}
+    done = subprocess.run([sys.executable, program, "--out", "a"], input=text, cwd=tmp_path, **options)
+    assert done.returncode == 0 and "reading standard input" in done.stdout, done.stderr
+    (tmp_path / "input.txt").write_text(text, encoding="utf-8")
+    done = subprocess.run([sys.executable, program, "--out", "b"], input=text, cwd=tmp_path, **options)
+    assert done.returncode == 2 and "input.txt < /dev/null" in done.stderr
+    done = subprocess.run([sys.executable, program, "--out", "b"], input="", cwd=tmp_path, **options)
+    assert done.returncode == 0 and "input.txt" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("option", ["--demo", "--verify"])
+def test_options_that_take_no_input(run_program, option: str) -> None:
+    """A file beside --demo or --verify would be passed over: it is an error."""
+    done = run_program(option, "c.txt")
+    assert done.returncode == 2 and f"{option} takes no input: c.txt" in done.stderr
+
+
 def test_odd_surroundings(tmp_path) -> None:
     """LC_ALL=C without UTF-8 mode, a path with spaces and letters, another folder, a read-only HOME: the same bytes."""
     folder = tmp_path / "größe mit leer 漢"

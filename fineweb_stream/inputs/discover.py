@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import glob
 import hashlib
 import os
@@ -13,11 +15,12 @@ from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ..support.errors import InputError
+from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import shown
-from .foreign import HEAD_BYTES
-from .formats import FORMAT_OF_SUFFIX, find_format, is_usable, look, suffixes
-from .refusal import STDIN_NAME
+from .foreign import HEAD_BYTES, is_json_lines
+from .formats import FORMAT_OF_SUFFIX, find_format, is_hidden, is_own, is_usable, look, suffixes
+from .refusal import STDIN_NAME, quoted
 from .standard_input import stdin_head
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
@@ -36,13 +39,22 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
     Raises `InputError` when one is missing, empty or of no use.
     """
     inputs: list[Input] = []
+    own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
+    if own and len(own) == len(names):
+        raise InputError(f"{own[0]}: written by this program: it is no corpus", "name text, jsonl or parquet files")
+    if own:  # a shell's *.jsonl has it, too
+        log.warning("note: not read, for this program wrote it: %s", _some([Path(name) for name in own]))
     for name in names:
+        if name in own:
+            continue
         if name == STDIN:
             inputs.append(_stdin(format))
         elif _may_be_remote(name):
             inputs += _find_remote(name, format)
         else:
             inputs += [_describe(path, is_named, format) for path, is_named in _expand(name)]
+    if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
+        log.warning("note: JSON Lines by what they hold, read as that (--format text overrides it): %s", _some(lines))
     if not inputs:
         raise InputError("no input named", "name files, folders or globs, or - for standard input")
     if names.count(STDIN) > 1:
@@ -51,14 +63,32 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
 
 
 def default_names(folder: Path) -> list[str]:
-    """Return what to read when nothing was named: a corpus beside the script, else FineWeb-Edu's sample on the Hub."""
-    if (folder / "train_fineweb.txt").is_file():
-        return [str(folder / "train_fineweb.txt")]
-    for endings in ((".parquet",), (".jsonl", ".ndjson")):
-        found = sorted((p for p in folder.iterdir() if p.suffix in endings and p.is_file()), key=_natural_key)
-        if found:
-            return [str(path) for path in found]
-    return [DEFAULT_CORPUS]
+    """Return what to read when nothing was named: a corpus beside the script, else FineWeb-Edu's sample on the Hub.
+
+    A corpus is what a folder argument takes; of several formats the first in this order: `train_fineweb.txt`,
+    `input.txt`, parquet, JSON Lines, text.
+    """
+    files = [path for path in sorted(folder.iterdir(), key=_natural_key) if path.is_file() and is_usable(path.name)]
+    groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
+    groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]
+    chosen = next((group for group in groups if group), [])
+    if others := [path for path in files if path not in chosen]:
+        log.warning("note: not read: %s beside the script; name what you want", _some(others))
+    return [str(path) for path in chosen] or [DEFAULT_CORPUS]
+
+
+def _format_of(path: Path) -> str:
+    return FORMAT_OF_SUFFIX[suffixes(path)[1]]
+
+
+def _some(paths: Sequence[Path]) -> str:
+    """Name the first few of some files.
+
+    >>> _some([Path(name) for name in "abcdef"])
+    'a, b, c and 3 more'
+    """
+    names = ", ".join(path.name for path in paths[:3])
+    return names + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
 
 
 def _may_be_remote(name: str) -> bool:
@@ -95,7 +125,7 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         elif path.exists() or not glob.has_magic(name):
             yield path, True
         else:
-            matches = _each_once(Path(m) for m in glob.glob(name, recursive=True) if not os.path.isdir(m))
+            matches = _each_once(path for path in map(Path, _glob(name)) if not path.is_dir())
             if not matches:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
             yield from ((match, True) for match in matches)
@@ -105,13 +135,26 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         ) from None
 
 
+def _glob(pattern: str) -> Iterator[str]:
+    """Yield what a pattern matches, but for what lies in hidden folders that it does not name."""
+    named = Path(pattern).parts
+    for match in glob.iglob(pattern, recursive=True):
+        path = Path(match)
+        if not (is_own(path.name) or any(is_hidden(part) and part not in named for part in path.parts[:-1])):
+            yield match
+
+
 def _walk(folder: Path) -> list[Path]:
-    """Return the usable files below a folder, also where links lead to; each folder once. `OSError` for one shut."""
+    """Return the usable files below a folder, also where links lead to; each folder once. `OSError` for one shut.
+
+    What is hidden is not gone into, and what else is passed over is said.
+    """
 
     def stop(error: OSError) -> None:
         raise error
 
     found: list[Path] = []
+    others: list[Path] = []
     seen: set[tuple[int, int]] = set()
     for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
         info = os.stat(place)
@@ -119,14 +162,62 @@ def _walk(folder: Path) -> list[Path]:
             subfolders.clear()
             continue
         seen.add((info.st_dev, info.st_ino))
-        subfolders.sort()
-        found += (Path(place, file) for file in files if is_usable(file))
+        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
+        for file in files:
+            if is_usable(file):
+                found.append(Path(place, file))
+            elif not (is_own(file) or is_hidden(file)):
+                others.append(Path(place, file))
+    found, no_lines = _without_metadata(_each_once(found))
+    others = sorted(others + no_lines, key=_natural_key)
     if not found:
+        for path in others[:20]:
+            _describe(path, True, None)  # it says what can be done about one that is known
         raise InputError(
-            f"{folder}: no usable file in this folder",
+            f"{folder}: no usable file in this folder" + (f", only {_some(others)}" if others else ""),
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
         )
-    return _each_once(found)
+    if others:
+        log.warning("note: %s: passed over, for they are no corpus by their names: %s", folder, _some(others))
+    _note_splits(folder, found)
+    return found
+
+
+def _without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Part from a folder's files the `.json` that are no JSON Lines, where there are others: they describe those."""
+    plain = [path for path in paths if path.suffix.lower() == ".json"]
+    if len(plain) == len(paths):
+        return paths, []
+    no_lines = []
+    for path in plain:
+        with path.open("rb") as file:
+            if not is_json_lines(file.read(HEAD_BYTES)):
+                no_lines.append(path)
+    return [path for path in paths if path not in no_lines], no_lines
+
+
+_SPLIT = re.compile(r"(?:^|/)(train|training|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
+
+
+def _note_splits(folder: Path, paths: Sequence[Path]) -> None:
+    """Say so where files of several splits of a dataset are read together."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        if match := _SPLIT.search(path.relative_to(folder).as_posix()):
+            first.setdefault(match[1].lower(), path.relative_to(folder))
+    named = first.get("train", first.get("training"))
+    if len(first) < 2 or not named:
+        return
+    number, match = next((i, match) for i, part in enumerate(named.parts) if (match := _SPLIT.match(part)))
+    only = folder.joinpath(*named.parts[: number + 1])
+    if number == len(named.parts) - 1:
+        only = only.with_name(f"{match[0]}*{''.join(named.suffixes[-2:])}")
+    log.warning(
+        "note: %s: files of several splits are read (%s); for one alone: %s",
+        folder,
+        ", ".join(first),
+        quoted(str(only)),
+    )
 
 
 def _each_once(paths: Iterable[Path]) -> list[Path]:
@@ -155,6 +246,18 @@ def _stdin(asked: str | None) -> Input:
     return Input(STDIN, format, 0, hashlib.sha256(head).hexdigest(), is_stream=True)
 
 
+def _meant(path: Path) -> str:
+    """Return what a name that is no file's may have meant."""
+    with contextlib.suppress(OSError):
+        if path.parent.is_dir() and (near := difflib.get_close_matches(path.name, os.listdir(path.parent), 1, 0.8)):
+            return f"did you mean {quoted(str(path.with_name(near[0])))}?"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()) and not path.parent.exists():
+        return f"did you mean hf://datasets/{path.as_posix()} (a dataset on the Hub)?"
+    if match := re.match(r"(?:www\.)?(huggingface\.co|hf\.co)/(datasets/.+)", path.as_posix()):
+        return f"did you mean hf://{match[2]} (a dataset on the Hub)?"
+    return "check the path (and quote it if it has spaces)"
+
+
 def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
     try:
         info = path.stat()
@@ -165,7 +268,7 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         with path.open("rb") as file:
             format, compression = look(str(path), file, asked)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file", "check the path (and quote it if it has spaces)") from None
+        raise InputError(f"{path}: no such file", _meant(path)) from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
     name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file that is called as standard input is

@@ -29,10 +29,48 @@ def suffixes(path: Path) -> tuple[str, str]:
     return (last, Path(path.stem).suffix.lower()) if last in MAGIC else ("", last)
 
 
+_OWN = re.compile(
+    r"(prepare(\.[a-z]+)?\.json|prepare\.[a-z]+\.jsonl|(train|val|train_shard_\d+)\.(bin|npy))(\.part)?"
+    r"|prepare\.(log|lock)"
+)
+_NO_CORPUS = re.compile(
+    r"(readme|licen[cs]e|requirements|constraints)([-_.].*)?\.txt"
+    r"|(copying|notice|changelog|citation|robots|cmakelists|top_level|vocab|merges)\.txt"
+    r"|(vocab|special_tokens_map|tokenizer(_config)?|(generation_|adapter_)?config|dataset_?(infos?|dict)|state"
+    r"|metadata|croissant|package(-lock)?|tsconfig)([-_.].*)?\.json",
+    re.IGNORECASE,
+)
+_HIDDEN = re.compile(r"[._#@$~].*|lost\+found|System Volume Information|RECYCLER?")
+
+
+def is_own(file: str) -> bool:
+    """Tell by its name whether a file is one that this program writes: never an input.
+
+    >>> is_own("prepare.changes.jsonl"), is_own("train.bin"), is_own("prepared.jsonl")
+    (True, True, False)
+    """
+    return bool(_OWN.fullmatch(file))
+
+
+def is_hidden(name: str) -> bool:
+    """Tell by its name whether a file or folder found in a folder is not meant to be read: a trash, a log, a copy.
+
+    >>> is_hidden(".ipynb_checkpoints"), is_hidden("_delta_log"), is_hidden("data")
+    (True, True, False)
+    """
+    return bool(_HIDDEN.fullmatch(name))
+
+
 def is_usable(file: str) -> bool:
-    """Tell by its name whether a file found in a folder is a corpus."""
+    """Tell by its name whether a file found in a folder is a corpus.
+
+    >>> [is_usable(file) for file in ("c.JSONL.gz", "c.parquet.gz", "README.txt", "_SUCCESS.txt", "train.bin")]
+    [True, False, False, False, False]
+    """
     compression, suffix = suffixes(Path(file))
     known = FORMAT_OF_SUFFIX.get(suffix)
+    if is_own(file) or is_hidden(file) or _NO_CORPUS.fullmatch(file.removesuffix(compression)):
+        return False
     return bool(known) and not (compression and known == "parquet")
 
 
@@ -63,14 +101,14 @@ def find_format(name: str | Path, head: bytes, asked: str | None = None) -> str:
     if found := find_foreign(head, suffix):
         raise refuse(name, found, compression)
     content = "jsonl" if is_json_lines(head) else "text"
-    if known == "parquet" or (known == "text" and content == "jsonl"):
+    if known == "parquet":
         what = {"jsonl": "JSON Lines", "text": "plain text"}[content]
         new = Path(name).name.removesuffix(compression).removesuffix(suffix) + SUFFIX_OF_FORMAT[content] + compression
         raise InputError(
             f"{name}: {what}, though it is called {suffix}",
             f"give it the right ending: {_move(name, new)}; or say --format {content}",
         )
-    return known or content
+    return "jsonl" if content == "jsonl" else known or content
 
 
 def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]:

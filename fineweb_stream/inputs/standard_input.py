@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import select
+import stat
 import sys
 from typing import cast
 
@@ -48,6 +50,18 @@ def stdin_head() -> bytes:
         what = "empty" if sys.stdin else "closed"
         raise InputError(f"standard input is {what}", "pipe text into it: cat corpus.txt | prepare.py -")
     return head
+
+
+def is_piped(seconds: float) -> bool:
+    """Tell whether something is piped into standard input, or redirected, and comes within a time."""
+    try:
+        buffer = cast(io.BufferedReader, sys.stdin.buffer)
+        kind = os.fstat(buffer.fileno()).st_mode
+        if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)) or not select.select([buffer], [], [], seconds)[0]:
+            return False
+        return bool(buffer.peek(1))
+    except (AttributeError, OSError, ValueError):  # closed, replaced, or on Windows, where select knows no pipes
+        return False
 
 
 def _wait_for(buffer: io.BufferedReader) -> None:

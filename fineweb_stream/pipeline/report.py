@@ -18,6 +18,9 @@ from ..tokenizer.gpt2 import EOT_ID
 from .fits import fit_warnings
 from .settings import Settings
 
+N_LISTED = 3
+"""How many of the inputs are named from either end."""
+
 MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
@@ -43,12 +46,25 @@ def found(record: Record) -> list[str]:
     total = sum(input.size for input in inputs)
     size = f"{format_size(total)} of " if total else ""
     lines = [f"input: {names}: {size}{', '.join(sorted({i.format for i in inputs}))}"]
+    if len(inputs) > 1:
+        lines += _listed([input.shown for input in inputs])
     n_tokens = state.n_tokens
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = f", {MERGING}" if state.status == MERGING else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
     return lines
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    """Name the first and the last few, a line each.
+
+    >>> _listed("abcdefgh")
+    ['  a', '  b', '  c', '  ... 2 more', '  f', '  g', '  h']
+    """
+    if len(names) > 2 * N_LISTED + 1:
+        names = [*names[:N_LISTED], f"... {len(names) - 2 * N_LISTED:,} more", *names[-N_LISTED:]]
+    return [f"  {name}" for name in names]
 
 
 def memory(guard: MemoryGuard, before: dict[str, Any]) -> dict[str, Any]:
