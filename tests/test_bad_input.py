@@ -18,7 +18,7 @@ from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 from .conftest import ROOT
-from .helpers import both_splits, outputs, split_at_eot, write_jsonl, write_parquet
+from .helpers import both_splits, document_ids, outputs, split_at_eot, write_jsonl, write_parquet
 
 GOOD = [f"document number {i} with some words" for i in range(50)]
 
@@ -286,6 +286,20 @@ def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
         piped = run_program("-", "--out", "piped", input=text)
         assert piped.returncode == status, piped.stderr
     assert "standard input begins with something else" in piped.stderr
+
+
+def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
+    """A separator of newlines is found in a file with Windows line ends; one that is nowhere is said to be."""
+    stories = [f"Story {i}\r\nA quiet river, a stone, a lantern." for i in range(50)]
+    for k in range(3):
+        (tmp_path / f"f{k}.txt").write_text("\r\n\r\n".join(stories), newline="")
+    done = run_program("f0.txt", "--separator", r"\n\n", "--out", "o", "--val-ratio", "0.1")
+    assert done.returncode == 0, done.stderr
+    expected = document_ids(reference, [story.replace("\r\n", "\n") for story in stories])
+    assert sorted(split_at_eot(both_splits(tmp_path / "o"))) == sorted(expected)
+    assert_error(run_program("f0.txt", "--separator", "###", "--out", "p"), 2, "separator '###' is nowhere in it")
+    done = run_program("f0.txt", "f1.txt", "f2.txt", "--separator", "###", "--val-ratio", "0.5", "--out", "q")
+    assert "warning: the separator '###' is nowhere in the text" in done.stdout + done.stderr
 
 
 def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:

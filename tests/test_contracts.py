@@ -240,7 +240,26 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
         input = Input(str(path), "text", path.stat().st_size, "")
         source = SeparatedText(0, input, ReadOptions(separator=separator.encode()), block_bytes)
         found = [text for block in source.iter_blocks() for text in block.read().texts]
-        assert found == [one.decode() for one in path.read_bytes().split(separator.encode()) if one]
+        data = path.read_bytes().replace(b"\r\n", b"\n")  # line ends are as in plain text
+        parts = data.split(separator.encode().replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+        assert found == [one.decode().replace("\r", "\n") for one in parts if one]
+
+
+@pytest.mark.parametrize("separator", [b"\n", b"\n\n", b"\n\n\n", b"a\n", b"\na\n"])
+def test_blocks_of_any_line_ends_end_after_separators(separator: bytes, monkeypatch) -> None:
+    """Where a search may begin anywhere, it ends where one from the start ends, too. All short texts, all places."""
+    from fineweb_stream.inputs import separated
+    from fineweb_stream.inputs.blocks import Input
+    from fineweb_stream.inputs.storage import InputFile
+
+    monkeypatch.setattr(separated, "_SCAN_BYTES", 3)
+    for letters in itertools.product(b"a\r\n", repeat=8):
+        data = bytes(letters)
+        ends = {match.end() for match in separated._pattern(separator).finditer(data)} | {len(data)}
+        file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data), 0)
+        for target in range(len(data)):
+            found = separated._find_separator_end(file, separator, target)
+            assert found >= target and found in ends, (data, target)
 
 
 @pytest.mark.parametrize("separator", [b"a", b"ab", b"aa", b"aba", b"aaa"])

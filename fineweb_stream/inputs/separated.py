@@ -1,8 +1,13 @@
-"""A text file as documents between separators, every byte of them kept. Blocks are byte ranges; each is read once."""
+"""A text file as documents between separators. Blocks are byte ranges; each is read once.
+
+Line ends are as in plain text: `\\r\\n` and `\\r` become `\\n` in documents, and a newline of the separator stands for
+`\\r\\n`, too. (A lone `\\r` separates nothing.) All else of a document is kept as it is.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +22,7 @@ _SCAN_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class SeparatedText:
-    """Documents between occurrences of a byte sequence; nothing else separates, and nothing between is changed.
+    """Documents between occurrences of a byte sequence; nothing else separates.
 
     Empty documents (two separators in a row, one at the start or the end) are none.
     """
@@ -41,12 +46,12 @@ class SeparatedText:
         offset = block.start
         if block.start == 0 and data.startswith(BOM):
             data, offset = data[len(BOM) :], len(BOM)
-        for document in data.split(self.options.separator):
-            if document:
-                text, replaced = decode(document, self.options.errors, offset, len(texts))
-                texts.append(text)
-                changes += replaced
-            offset += len(document) + len(self.options.separator)
+        for start, document in split(data, self.options.separator):
+            text, replaced = decode(document, self.options.errors, offset + start, len(texts))
+            if "\r" in text:
+                text = text.replace("\r\n", "\n").replace("\r", "\n")
+            texts.append(text)
+            changes += replaced
         return Texts(texts, len(data), len(texts), changes)
 
     def sample(self, n: int) -> list[Block]:
@@ -61,8 +66,8 @@ class SeparatedText:
         """Return where the last whole document ends in data that begin with one; 0 if none does."""
         assert self.options.separator
         end = 0
-        while (at := data.find(self.options.separator, end)) >= 0:
-            end = at + len(self.options.separator)
+        for match in _pattern(self.options.separator).finditer(data):
+            end = match.end()
         return end
 
     def _find_end(self, file: InputFile, target: int) -> int:
@@ -76,19 +81,59 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
     Occurrences may overlap (`\\n\\n` in `\\n\\n\\n`), and which of them separate depends on the first of the row: so
     only one that overlaps none before it will do.
     """
-    n = len(separator)
+    n = len(separator) + separator.count(b"\n")  # the longest that it can be in the file
     position = max(target - 2 * n + 1, 0)
-    last_start = -n
+    last_end = 0
     while True:
         window = file.read_at(position, _SCAN_BYTES + n - 1)
         for row in _row(separator).finditer(window):
-            start = position + row.start()
-            if start - last_start >= n and start + n >= target:
-                return start + n
-            last_start = position + row.end() - n
+            start, end = position + row.start(), position + row.end(1)
+            if start >= last_end and end >= target:
+                return end
+            last_end = position + row.end()
         if len(window) < _SCAN_BYTES + n - 1:
             return file.end()
         position += _SCAN_BYTES
+
+
+def normalized(separator: bytes) -> bytes:
+    """Return a separator with line ends as they are matched."""
+    return separator.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the documents of data that begin with one, each with where it begins; none that is empty.
+
+    >>> list(split(b"one\\r\\n\\r\\ntwo\\n\\nthree", b"\\n\\n"))
+    [(0, b'one'), (7, b'two'), (12, b'three')]
+    """
+    separator = normalized(separator)
+    start = 0
+    if b"\n" not in separator or b"\r" not in data:
+        for document in data.split(separator):
+            if document:
+                yield start, document
+            start += len(document) + len(separator)
+        return
+    for match in itertools.chain(_pattern(separator).finditer(data), [None]):
+        document = data[start : match.start() if match else None]
+        if match and separator.startswith(b"\n"):
+            document = document.removesuffix(b"\r")
+        if document:
+            yield start, document
+        start = match.end() if match else start
+
+
+def _escaped(separator: bytes) -> bytes:
+    """Return the pattern of a part of a separator; that it begins with a plain newline makes the search fast."""
+    escaped = b"".join(rb"\r?\n" if byte == 10 else re.escape(bytes([byte])) for byte in separator)
+    return escaped.removeprefix(rb"\r?")
+
+
+@functools.lru_cache(maxsize=4)
+def _pattern(separator: bytes) -> re.Pattern[bytes]:
+    """Match a separator, from its first newline on where it begins with one: a `\\r` before that is left."""
+    return re.compile(_escaped(normalized(separator)))
 
 
 @functools.lru_cache(maxsize=4)
@@ -98,7 +143,13 @@ def _row(separator: bytes) -> re.Pattern[bytes]:
     >>> _row(b"\\n\\n").match(b"\\n\\n\\n\\n\\nx").end()
     5
     """
+    separator = normalized(separator)
     n = len(separator)
     shifts = (shift for shift in range(1, n) if separator.startswith(separator[shift:]))
-    further = b"|".join(re.escape(separator[n - shift :]) for shift in shifts)
-    return re.compile(re.escape(separator) + (b"(?:" + further + b")*" if further else b""))
+    further = b"|".join(_further(separator[n - shift :]) for shift in shifts)
+    return re.compile(b"(" + _escaped(separator) + b")" + (b"(?:" + further + b")*" if further else b""))
+
+
+def _further(part: bytes) -> bytes:
+    """Return the pattern of what makes the next separator of a row: within one, a newline may be two bytes."""
+    return (rb"\r?" if part.startswith(b"\n") else b"") + _escaped(part)

@@ -95,10 +95,22 @@ def check_worth(state: State, sources: Sequence[Source]) -> None:
         raise InputError(f"{sources[0].input.shown}: no text in the input: {what}", "name other files")
     if not state.train_tokens:
         what = "only one document" if state.val_documents == 1 else "everything"
+        if is_never_separated(state, sources):
+            separator = (sources[0].options.separator or b"").decode()
+            raise InputError(
+                f"{sources[0].input.shown}: the separator {separator!r} is nowhere in it: all of it is one document",
+                "give the one that is between documents, or leave --separator out for one long text",
+            )
         raise InputError(
             f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on",
             "add text, or lower --val-ratio or --val-tokens",
         )
+
+
+def is_never_separated(state: State, sources: Sequence[Source]) -> bool:
+    """Tell whether a separator was given that no text file has in it: each of several files is one document."""
+    texts = [source for source in sources if source.options.separator and source.input.format == "text"]
+    return len(texts) == len(sources) and 0 < state.n_documents <= len(texts)
 
 
 def outputs(folder: Path, record: Record) -> list[str]:
@@ -132,6 +144,9 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
             f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
             " if they part documents: --separator '<|endoftext|>'"
         )
+    if record.settings["separator"] and state.n_documents <= sum(i.format == "text" for i in record.inputs):
+        separator = record.settings["separator"]
+        lines.append(f"warning: the separator {separator!r} is nowhere in the text: each file is one document")
     lines += fit_warnings(record, settings)
     lines += outputs(folder, record)
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
