@@ -16,6 +16,7 @@ from .inputs.blocks import Source
 from .inputs.demo import demo_input
 from .inputs.discover import as_names, find_inputs
 from .inputs.sources import make_sources
+from .inputs.storage import place_hash
 from .memory.guard import MemoryGuard
 from .output import files
 from .output.layouts import LAYOUTS, NANOGPT
@@ -122,7 +123,7 @@ def prepare(
         if demo:
             found = [demo_input()]
         else:
-            found = (None if overwrite else recorded_inputs(folder, names)) or find_inputs(names, format)
+            found = (None if overwrite else recorded_inputs(folder, names, _belongs)) or find_inputs(names, format)
         if settings.separator and not any(file.format == "text" for file in found):
             log.warning("note: --separator is for text files, and no input is one")
         guard = MemoryGuard(memory)
@@ -132,14 +133,16 @@ def prepare(
             sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
             cancel.check()
             if dry_run:
-                record = open_record(folder, settings, found, names, overwrite=overwrite, dry_run=True)
+                record = open_record(
+                    folder, settings, found, names, overwrite=overwrite, dry_run=True, place_hash=place_hash
+                )
                 estimated = _say_plan(record, settings, sources, plan, folder, cancel)
                 return Result(folder, *(estimated.splits(settings) if estimated else (0, 0)), 0, 0, 0.0)
             with files.disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
-                record = open_record(folder, settings, found, names, overwrite=overwrite)
-                reopen(folder, record, settings)
+                record = open_record(folder, settings, found, names, overwrite=overwrite, place_hash=place_hash)
+                reopen(folder, record, settings, cancel.check)
                 if record.state.status == DONE:
                     said = report.outputs(folder, record), fit_warnings(record, settings)
                     for line in ("already done; nothing to do", *chain(*said)):
@@ -172,6 +175,13 @@ def _index(folder: Path, record: Record, is_asked: bool, cancel: Cancel) -> None
         index_outputs(outputs, cancel)
     else:
         name_stale(outputs)
+
+
+def _belongs(name: str, url: str) -> bool:
+    """Tell whether a URL is one that a name may stand for."""
+    from .remote.hub import may_stand_for  # it loads what speaks to networks
+
+    return may_stand_for(name, url)
 
 
 def _say_plan(

@@ -59,7 +59,7 @@ class Filler:
 
     def __init__(self, folder: Path, point: str) -> None:
         self._folder = folder
-        name, n = point.split(":")
+        name, _, n = point.rpartition(":")
         self._name, self._left = re.compile(name), int(n)
         self._open: dict[int, str] = {}
         self.record = b""
@@ -87,13 +87,15 @@ class Filler:
 
 
 # Of every kind of file early, late and between; names are those while they are written. 1 is the first write.
+RUN = "[0-9a-f]{12}"
 POINTS = [
-    *(f"prepare.json.part:{n}" for n in (1, 2, 3, 5, 8, 12, 15)),
-    *(f"train_shard_0000.bin.part:{n}" for n in (1, 2, 4)),
-    *(f"train_shard_....\\.bin.part:{n}" for n in (5, 14, 20)),
-    *(f"val.bin.part:{n}" for n in (1, 2, 5)),
-    *(f"train.bin.part:{n}" for n in (1, 2, 3)),
-    *(f"prepare.changes.jsonl.part:{n}" for n in (1, 7)),
+    *(f"prepare.json.{RUN}.part:{n}" for n in (1, 2)),
+    *(f"prepare.state.json.{RUN}.part:{n}" for n in (1, 2, 3, 5, 8, 12, 15)),
+    *(f"train_shard_0000.bin.{RUN}.part:{n}" for n in (1, 2, 4)),
+    *(f"train_shard_....\\.bin.{RUN}.part:{n}" for n in (5, 14, 20)),
+    *(f"val.bin.{RUN}.part:{n}" for n in (1, 2, 5)),
+    *(f"train.bin.{RUN}.part:{n}" for n in (1, 2, 3)),
+    *(f"prepare.changes.jsonl.{RUN}.part:{n}" for n in (1, 7)),
 ]
 
 
@@ -141,7 +143,14 @@ def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsy
         assert all(found[name] == expected[name] for name in expected if name != "prepare.json"), point
         for path in out.iterdir():
             path.unlink()
-    assert named >= {"prepare.json", "train_shard_0000.bin", "val.bin", "train.bin", "prepare.changes.jsonl"}
+    assert named >= {
+        "prepare.json",
+        "prepare.state.json",
+        "train_shard_0000.bin",
+        "val.bin",
+        "train.bin",
+        "prepare.changes.jsonl",
+    }
 
 
 def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:
@@ -209,7 +218,7 @@ def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> 
         program.stdin.write(text[:-100])
         program.stdin.flush()
         deadline = time.monotonic() + 30
-        while not (small_disk / "out" / "train_shard_0000.bin.part").exists() and time.monotonic() < deadline:
+        while not list((small_disk / "out").glob("train_shard_0000.bin.*")) and time.monotonic() < deadline:
             time.sleep(0.01)
         fill(small_disk)
         _, errors = program.communicate(text[-100:], timeout=60)

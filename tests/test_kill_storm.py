@@ -27,6 +27,8 @@ from typing import Any
 
 import pytest
 
+from fineweb_stream.output.manifest import read_record
+
 from .conftest import ROOT
 from .helpers import write_jsonl, write_parquet
 
@@ -88,11 +90,11 @@ class Folder:
         """Final names hold what they shall hold (C6), and the record never goes back."""
         for path in (*self.path.glob("*.bin"), *self.path.glob("*.npy")):
             assert path.read_bytes() == self._expected[path.name], f"{path.name} is not complete"
-        if (self.path / "prepare.json").exists():
-            state = json.loads((self.path / "prepare.json").read_bytes())["state"]
+        if record := read_record(self.path):
+            state = record.state
             names = ("input", "offset", "train_tokens", "val_tokens", "merged_shards")
-            status = ("encoding", "merging", "done").index(state["status"])
-            position = (status, len(state["shard_sha256"]), *(state[name] for name in names))
+            status = ("encoding", "merging", "done").index(state.status)
+            position = (status, len(state.shard_sha256), *(getattr(state, name) for name in names))
             assert position >= self._position, f"work done twice: from {self._position} back to {position}"
             self._position = position
         else:

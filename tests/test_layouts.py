@@ -75,7 +75,7 @@ def joined(shards: list[list[int]]) -> list[int]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """All that is in a folder but the record."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "prepare.json"}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".json"}
 
 
 def check(folder: Path, layout: str, expected: Path, shard_tokens: int = 1500) -> None:
@@ -185,10 +185,12 @@ def test_another_layout(before: str, now: str, is_done: bool, corpus_path: Path,
     with pytest.raises(InputError, match=f"--layout was '{before}' and is '{now}'") as refused:
         prepare(corpus_path, out, layout=now, quiet=True, **OPTIONS)
     assert "--keep-shards" not in str(refused.value)
-    (out / "prepare.json").unlink()
-    with pytest.raises(InputError, match="is already there"):
-        prepare(corpus_path, out, layout=now, quiet=True, **OPTIONS)
+    record = (out / "prepare.json").rename(tmp_path / "record")
+    for overwrite in (False, True):  # without the record nobody knows whose they are
+        with pytest.raises(InputError, match="is already there"):
+            prepare(corpus_path, out, layout=now, quiet=True, overwrite=overwrite, **OPTIONS)
     assert files(out) == there
+    record.rename(out / "prepare.json")
     prepare(corpus_path, out, layout=now, quiet=True, overwrite=True, **OPTIONS)
     prepare(corpus_path, tmp_path / "expected", layout=now, quiet=True, **OPTIONS)
     assert files(out) == files(tmp_path / "expected")
@@ -204,21 +206,25 @@ def test_keep_shards_says_nothing_new(layout: str, corpus_path: Path, tmp_path: 
     check(tmp_path / "out", layout, tmp_path / "expected")
 
 
+def write_manifest(out: Path, **changes: Any) -> None:
+    """Change a manifest, and tie the state to it anew."""
+    content, state = (json.loads((out / name).read_bytes()) for name in ("prepare.json", "prepare.state.json"))
+    content = {name: value for name, value in content.items() if name != "checksum"} | changes
+    (out / "prepare.json").write_text(json.dumps(content | {"checksum": manifest._checksum(content)}))
+    tie = hashlib.sha256((out / "prepare.json").read_bytes()).hexdigest()
+    text = (out / "prepare.state.json").read_text().replace(state["manifest"][0], tie)
+    (out / "prepare.state.json").write_text(text)
+
+
 def test_a_record_without_a_layout_is_nanogpts(corpus_path: Path, tmp_path: Path) -> None:
     """A run that began before there were layouts goes on; a layout that nobody knows is no record to go on from."""
     out = tmp_path / "out"
     assert not prepare_some(corpus_path, out, 9)
-    content = json.loads((out / "prepare.json").read_bytes())
-
-    def write(settings: dict[str, Any]) -> None:
-        changed = {name: value for name, value in content.items() if name != "checksum"} | {"settings": settings}
-        text = json.dumps(changed | {"checksum": manifest._checksum(changed)})
-        (out / "prepare.json").write_text(text)
-
-    write(content["settings"] | {"layout": "webdataset"})
+    settings = json.loads((out / "prepare.json").read_bytes())["settings"]
+    write_manifest(out, settings=settings | {"layout": "webdataset"})
     with pytest.raises(PrepareError, match=r"not a record of a run .*webdataset"):
         read_record(out)
-    write({name: value for name, value in content["settings"].items() if name != "layout"})
+    write_manifest(out, settings={name: value for name, value in settings.items() if name != "layout"})
     assert prepare_some(corpus_path, out, -1)
     prepare(corpus_path, tmp_path / "expected", quiet=True, shard_tokens=1500)
     assert files(out) == files(tmp_path / "expected")
@@ -290,7 +296,7 @@ def test_val_that_is_gone_is_named(corpus_path: Path, tmp_path: Path, monkeypatc
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(run, "give_names", stop)
             prepare(corpus_path, out, quiet=True, layout=layout.name, **OPTIONS)
-        (out / f"{layout.val_name}.part").unlink()
+        next(out.glob(f"{layout.val_name}.*.part")).unlink()
         with pytest.raises(PrepareError, match=rf"{layout.val_name}: holds 0 bytes, but"):
             prepare(corpus_path, out, quiet=True, layout=layout.name, **OPTIONS)
         assert read_record(out).state.status == "merging"

@@ -1,18 +1,19 @@
-"""One run in a folder at a time: who holds its lock, and what a lock is worth once its owner is gone."""
+"""One run in a folder at a time: the operating system knows who holds its lock, whatever the file says."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ import psutil
 import pytest
 
 from fineweb_stream import prepare
-from fineweb_stream.memory.guard import process_start
 from fineweb_stream.output import lock
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError
 
 from .conftest import ROOT
 from .helpers import outputs
-from .test_resume import DOCS, OPTIONS, corpus_path
+from .test_resume import ARGUMENTS, DOCS, OPTIONS, corpus_path
 
 __all__ = ["corpus_path"]  # a fixture
 
@@ -94,83 +94,121 @@ def feed(program: subprocess.Popen[str], text: str) -> None:
         program.stdin.flush()
 
 
-@pytest.fixture
-def other() -> Iterator[int]:
-    """The pid of another living program."""
-    with subprocess.Popen(["sleep", "60"]) as process:
-        yield process.pid
-        process.kill()
-
-
-def owner(pid: int, started: float | None, host: str | None = None) -> bytes:
-    return json.dumps({"pid": pid, "host": host or socket.gethostname(), "started": started}).encode()
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-STALE: dict[str, Callable[[int], bytes]] = {
-    "dead pid": lambda other: owner(dead_pid(), time.time() - 99),
-    "reused pid": lambda other: owner(other, time.time() - 9999),
-    "empty": lambda other: b"",
-    "garbage": lambda other: b"{{{",
-    "half": lambda other: owner(other, process_start(other))[:20],
-    "zeros": lambda other: bytes(99),
-    "noise": lambda other: bytes(range(128, 256)),
-    "a number": lambda other: b"5",
-    "odd values": lambda other: owner("x", "y"),  # type: ignore[arg-type]
+LEFT = {
+    "of a dead process": b'{"pid": 4194000, "host": "node17"}',
+    "of this process": json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
+    "of version 0.1.0": b'{"pid": 7, "host": "node17", "started": 5.0, "run": "0a"}',
+    "empty": b"",
+    "half written": b'{"pid": 1',
+    "zeros": bytes(99),
 }
 
 
-@pytest.mark.parametrize("kind", STALE)
-def test_stale_lock(kind: str, other: int, corpus_path: Path, tmp_path: Path, capsys) -> None:
-    """A lock whose process is gone, or that says nothing, is taken over with a note; no trace of it stays."""
+@pytest.mark.parametrize("kind", LEFT)
+def test_a_lock_that_nobody_holds(kind: str, corpus_path: Path, tmp_path: Path) -> None:
+    """What a killed run has left, on any host, keeps nobody out; no trace of it stays."""
     (tmp_path / "out").mkdir()
-    path = tmp_path / "out" / lock.LOCK_NAME
-    path.write_bytes(STALE[kind](other))
-    os.utime(path, (time.time() - 60, time.time() - 60))
-    prepare(corpus_path, tmp_path / "out", **OPTIONS)
-    assert "taking over from a run that is gone" in capsys.readouterr().out
+    (tmp_path / "out" / lock.LOCK_NAME).write_bytes(LEFT[kind])
+    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}
 
 
-LIVE: dict[str, Callable[[int], tuple[bytes, str]]] = {
-    "living": lambda other: (owner(other, process_start(other)), f"process {other} on {socket.gethostname()}"),
-    "another host": lambda other: (owner(dead_pid(), 5.0, "node17"), "on node17"),
-}
-
-
-@pytest.mark.parametrize("kind", LIVE)
-def test_live_lock(kind: str, other: int, corpus_path: Path, tmp_path: Path) -> None:
-    """A lock of a living process, or of another host, is refused, with the file and who holds it; it stays."""
+@pytest.mark.parametrize("content", [b"somebody's notes", b"5", bytes(range(128, 256))])
+def test_a_file_that_is_no_lock(content: bytes, corpus_path: Path, tmp_path: Path) -> None:
+    """A file of somebody else's under this name is named, and stays as it is."""
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / lock.LOCK_NAME
-    content, message = LIVE[kind](other)
     path.write_bytes(content)
-    with pytest.raises(InputError, match=re.escape(message)) as caught:
-        prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
-    assert str(path) in str(caught.value)
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}: not a lock of this program"):
+        prepare(corpus_path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS)
     assert [p.read_bytes() for p in (tmp_path / "out").iterdir()] == [content]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there psutil adds a start to the moving time of the boot")
-def test_live_lock_while_the_clock_is_set(other: int, corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
-    """The system's clock is corrected by a second after a run has begun: its lock still counts."""
-    from psutil import _pslinux
-
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / lock.LOCK_NAME).write_bytes(owner(other, process_start(other)))
-    boot_time = _pslinux.boot_time()
-    monkeypatch.setattr(_pslinux, "boot_time", lambda: boot_time + 1.0)
-    with pytest.raises(InputError, match=f"process {other} on"):
+@pytest.mark.skipif(os.name == "nt", reason="there it takes rights to make a link")
+@pytest.mark.parametrize("kind", ["dangling link", "link", "pipe", "folder"])
+def test_no_file_at_all(kind: str, corpus_path: Path, tmp_path: Path) -> None:
+    """A link, a pipe or a folder under this name is named at once: never followed, never waited for."""
+    path = tmp_path / "out" / lock.LOCK_NAME
+    path.parent.mkdir()
+    (tmp_path / "there").write_text("precious")
+    if "link" in kind:
+        path.symlink_to(tmp_path / ("nowhere" if kind == "dangling link" else "there"))
+    else:
+        os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    with pytest.raises(InputError, match=f"{re.escape(str(path))}: a .*, where a file of the run belongs"):
         prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
+    assert (tmp_path / "there").read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
 
 
-def test_lock_after_sigkill(corpus_path: Path, tmp_path: Path, capsys) -> None:
-    """A killed run's lock is taken over even while nobody has collected the dead process (a zombie)."""
+@pytest.mark.skipif(os.name == "nt", reason="another call there")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_without_locks(number: int, corpus_path: Path, tmp_path: Path, monkeypatch, caplog) -> None:
+    """One sentence says so, and the run goes on."""
+
+    def flock(*args: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    (tmp_path / "out").mkdir()
+    with lock.locked(tmp_path / "out"):
+        pass
+    assert len(caplog.records) == 1
+    assert "this file system has no locks" in caplog.text
+    assert "make sure that no other run works in this folder" in caplog.text
+    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
+
+
+def can_unshare() -> bool:
+    command = ["unshare", "--pid", "--uts", "--fork", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_unshare(), reason="it takes namespaces")
+def test_containers_that_share_a_folder(corpus_path: Path, tmp_path: Path) -> None:
+    """Two process namespaces with one host name: the second is refused; a kill of the first lets another host go on."""
+    hold = f"""
+import time
+from fineweb_stream.pipeline import run
+from fineweb_stream import prepare
+absorb, n = run.Run._absorb, 0
+def slow(self, *args):
+    global n
+    n += 1
+    if n == 3:
+        (self._folder / "ready").touch()
+        time.sleep(60)
+    return absorb(self, *args)
+run.Run._absorb, run.COMMIT_SECONDS = slow, 0.0
+from tests.test_contracts import prepare_in_blocks
+from pathlib import Path
+prepare_in_blocks(2000, {str(corpus_path)!r}, Path({str(tmp_path / "out")!r}), shard_tokens=1500, engine="tiktoken")
+"""
+    other = f"import sys; from fineweb_stream import cli; sys.exit(cli.main([{str(corpus_path)!r}, '--out', "
+    other += f"{str(tmp_path / 'out')!r}, *{list(ARGUMENTS)!r}]))"
+    contained = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c"]
+    pipes: dict[str, Any] = {"capture_output": True, "text": True, "cwd": ROOT, "timeout": 60}
+    with subprocess.Popen([*contained, hold], cwd=ROOT) as first:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "out" / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (tmp_path / "out" / "ready").unlink()
+        refused = subprocess.run([*contained, other], **pipes)
+        assert refused.returncode == 2
+        assert "another run works in this folder" in refused.stderr
+        first.kill()  # and with it, by --kill-child, the program
+    host = ["unshare", "--uts", "sh", "-c", 'hostname elsewhere; exec "$@"', "sh", sys.executable, "-c", other]
+    deadline = time.monotonic() + 20
+    while (done := subprocess.run(host, **pipes)).returncode == 2 and time.monotonic() < deadline:
+        time.sleep(0.1)  # until the killed process is gone
+    assert done.returncode == 0, done.stderr
+    assert "tokens are there" in done.stdout
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_lock_after_sigkill(corpus_path: Path, tmp_path: Path) -> None:
+    """A killed run's lock is free even while nobody has collected the dead process (a zombie)."""
     code = f"""
 import os, signal
 from fineweb_stream import prepare
@@ -188,16 +226,7 @@ prepare({str(corpus_path)!r}, {str(tmp_path / "out")!r}, quiet=True, shard_token
     finally:
         killed.wait()
     assert killed.returncode == -signal.SIGKILL
-    assert f"taking over from a run that is gone (process {killed.pid}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["prepare.lock.{}", "prepare.lock.{}.stale"])
-def test_what_a_kill_leaves_of_a_lock(name: str, corpus_path: Path, tmp_path: Path) -> None:
-    """Killed while it takes the lock: the temporary file does not stay for good."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / name.format(dead_pid())).write_bytes(owner(dead_pid(), 5.0))
-    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}
+    assert not (tmp_path / "out" / lock.LOCK_NAME).exists()
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="it takes two users")

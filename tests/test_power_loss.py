@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fineweb_stream import api
 from fineweb_stream.output import files, lock
-from fineweb_stream.pipeline import run
+from fineweb_stream.pipeline import plan, run
 
 from .helpers import write_jsonl
 from .test_contracts import prepare_in_blocks
@@ -241,8 +240,8 @@ RUNS: dict[str, tuple[dict[str, Any], float, str | None, int]] = {  # options, C
     "shards kept": ({"keep_shards": True}, 60.0, None, 160),
     "one shard": ({"shard_tokens": 10**6}, 0.0, None, 120),
     "llm.c's files": ({"layout": "llmc"}, 0.0, None, 160),
-    "NumPy's files, continued": ({"layout": "npy"}, 60.0, "prepare.json:2", 60),
-    "continued while encoding": ({}, 0.0, "prepare.json:12", 100),
+    "NumPy's files, continued": ({"layout": "npy"}, 60.0, "prepare.state.json:2", 60),
+    "continued while encoding": ({}, 0.0, "prepare.state.json:11", 100),
     "continued while merging": ({}, 60.0, "train.bin:2", 40),
 }
 
@@ -264,7 +263,7 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     prepare_in_blocks(600, path, tmp_path / "shards", **options | {"keep_shards": True})
     finals = {name: data for name, data in read_folder(tmp_path / "shards").items() if name.endswith((".bin", ".npy"))}
     monkeypatch.setattr(run, "COMMIT_SECONDS", commit_seconds)
-    monkeypatch.setattr(api, "estimate", lambda *args: None, raising=False)  # half of the time, and writes nothing
+    monkeypatch.setattr(plan, "estimate", lambda *args: None)  # half of the time, and writes nothing
     (tmp_path / "recorded").mkdir()
     if stop:
         stop_at(stop, lambda: prepare(tmp_path / "recorded"))

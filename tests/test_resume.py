@@ -81,7 +81,7 @@ def test_overwrite_of_a_finished_run(corpus_path: Path, tmp_path: Path, run_prog
     for _ in range(2):
         assert run_program("c.jsonl", "--overwrite", *ARGUMENTS).returncode == 0
     expected = outputs(tmp_path / "out")
-    (tmp_path / "out" / "train.bin").write_bytes(b"damaged")
+    os.truncate(tmp_path / "out" / "train.bin", 100)
     prepare(corpus_path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS)
     assert outputs(tmp_path / "out") == expected
 
@@ -91,9 +91,18 @@ def append(path: Path) -> None:
         file.write('{"text": "one more"}\n')
 
 
+def put_bytes(path: Path, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(data)
+
+
 CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
-    "size": (append, {}, r"b.jsonl changed: [\d,]+ bytes"),
-    "mtime": (lambda path: os.utime(path, ns=(0, path.stat().st_mtime_ns + 1)), {}, "b.jsonl changed"),
+    "size": (
+        lambda path: put_bytes(path, b'{"text": "More"}\n' + path.read_bytes()),
+        {},
+        r"b.jsonl changed: [\d,]+ bytes",
+    ),
+    "content": (lambda path: put_bytes(path, b'{"id": 9, '), {}, "b.jsonl changed: .* of 20"),
     "seed": (lambda path: None, {"seed": 3}, "--seed was 0 and is 3"),
     "ratio": (lambda path: None, {"val_ratio": 0.1}, "--val-ratio was 0.0005 and is 0.1"),
     "val tokens": (lambda path: None, {"val_tokens": 9}, "--val-tokens was None and is 9"),
@@ -102,7 +111,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "separator": (lambda path: None, {"separator": "\n"}, "--separator was None and is"),
     "column": (lambda path: None, {"text_column": "id2"}, "--text-column was 'text' and is 'id2'"),
     "order": (lambda path: None, {"inputs": "ba"}, "named in another order"),
-    "one more": (lambda path: None, {"inputs": "abc"}, "c.jsonl was not there"),
+    "one more": (lambda path: None, {"inputs": "cab"}, "c.jsonl was not there"),
     "one less": (lambda path: None, {"inputs": "a"}, "b.jsonl was there and is not named now"),
 }
 
@@ -112,7 +121,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
 def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path, capsys) -> None:
     """Refused with what changed and the way out, with not a byte touched; --overwrite starts over, and is right."""
     change, options, message = CHANGES[what]
-    a, b = (write_jsonl(tmp_path / f"{name}.jsonl", DOCS[:200]) for name in "ab")
+    a, b = write_jsonl(tmp_path / "a.jsonl", DOCS[:20]), write_jsonl(tmp_path / "b.jsonl", DOCS[20:400])
     write_jsonl(tmp_path / "c.jsonl", DOCS[:9])
     assert prepare_some([a, b], tmp_path / "out", -1 if is_done else 9) == is_done
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -123,7 +132,7 @@ def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path, capsys) -
         prepare(inputs, tmp_path / "out", quiet=True, **options)
     assert "--overwrite" in str(caught.value)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    if what != "column":
+    if "text_column" not in options:
         prepare(inputs, tmp_path / "out", quiet=True, overwrite=True, **options)
         prepare(inputs, tmp_path / "expected", quiet=True, **options)
         assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
@@ -131,9 +140,11 @@ def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path, capsys) -
 
 def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
     """A folder of many files that is not named any more: the first of them, and how many there are."""
-    paths = [write_jsonl(tmp_path / f"{i:02}.jsonl", DOCS[:9]) for i in range(20)]
+    paths = [write_jsonl(tmp_path / f"{i:02}.jsonl", DOCS[i : i + 9]) for i in range(20)]
     prepare(paths, tmp_path / "out", quiet=True)
-    with pytest.raises(InputError, match=r"04.jsonl was there and is not named now; and 14 more\n"):
+    with pytest.raises(
+        InputError, match=r"04.jsonl was there and is not named now: it was read already; and 14 more\n"
+    ):
         prepare(paths[-1], tmp_path / "out", quiet=True)
 
 
@@ -154,7 +165,7 @@ def test_dry_run_says_what_is_in_the_way(tmp_path: Path, capsys) -> None:
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     (out / "prepare.json").unlink()
     prepare(path, out, dry_run=True)
-    assert "note: " in (said := capsys.readouterr().out) and "no prepare.json says what it was made of" in said
+    assert "note: " in (said := capsys.readouterr().out) and "is already there, and not of this run" in said
 
 
 @pytest.mark.parametrize("kind", ["txt", *FORMATS])
@@ -199,36 +210,40 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a list": lambda data: b"[]",
     "another's": lambda data: b'{"format": 1}',
     "deep": lambda data: b"[" * 100_000,
-    "no settings": lambda data: json.dumps(json.loads(data) | {"settings": None}).encode(),
-    "no inputs": lambda data: json.dumps(json.loads(data) | {"inputs": {}}).encode(),
-    "a text for a number": lambda data: re.sub(rb'"train_tokens": \d+', b'"train_tokens": "many"', data),
-    "less than nothing": lambda data: re.sub(rb'"train_tokens": ', b'"train_tokens": -', data),
-    "one bit": lambda data: re.sub(rb'"offset": (\d+)', lambda match: b'"offset": %d' % (int(match[1]) ^ 1), data),
-    "unknown status": lambda data: data.replace(b'"encoding"', b'"thinking"'),
-    "newer": lambda data: data.replace(b'"format": 1', b'"format": 99'),
+    "nothing in it": lambda data: json.dumps(dict.fromkeys(json.loads(data))).encode(),
+    "lists": lambda data: json.dumps({name: [] for name in json.loads(data)} | {"format": 2}).encode(),
+    "a text for a number": lambda data: re.sub(rb'"(train_tokens|size)": \d+', rb'"\1": "many"', data),
+    "less than nothing": lambda data: re.sub(rb'"(train_tokens|size)": ', rb'"\1": -', data),
+    "one bit": lambda data: re.sub(rb'": (\d{3,})', lambda match: b'": %d' % (int(match[1]) ^ 1), data),
+    "unknown status": lambda data: re.sub(b'"(encoding|begun)"', b'"thinking"', data),
+    "newer": lambda data: data.replace(b'"format": 2', b'"format": 99'),
     **{f"cut at {n}%": lambda data, n=n: data[: len(data) * n // 100] for n in range(5, 100, 10)},
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_record(damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
-    """One sentence names the record and the ways out, nothing is touched; --overwrite starts over."""
+@pytest.mark.parametrize("name", ["prepare.json", "prepare.state.json"])
+def test_damaged_record(name: str, damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
+    """One sentence names the record and the ways out; nothing is touched, with --overwrite neither: whose is it?"""
     out = tmp_path / "out"
     assert not prepare_some(corpus_path, out, 8)
-    record = out / "prepare.json"
+    record = out / name
     record.write_bytes(DAMAGES[damage](record.read_bytes()))
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert cli.main([str(corpus_path), "--out", str(out), *ARGUMENTS]) in (1, 2)
-    message = capsys.readouterr().err
-    assert str(record) in message
-    assert "--overwrite" in message
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    assert cli.main([str(corpus_path), "--out", str(out), *ARGUMENTS, "--overwrite"]) == 0
+    for more in ([], ["--overwrite"], ["--seed", "3"]):
+        assert cli.main([str(corpus_path), "--out", str(out), *ARGUMENTS, *more]) in (1, 2)
+        message = capsys.readouterr().err
+        assert str(record) in message
+        assert "move it and the outputs away, or choose another folder" in message
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    for path in out.iterdir():
+        path.rename(tmp_path / path.name)
+    assert cli.main([str(corpus_path), "--out", str(out), *ARGUMENTS]) == 0
     prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
     assert outputs(out) == outputs(tmp_path / "expected")
 
 
-@pytest.mark.parametrize("name", ["train_shard_0000.bin", "train_shard_0001.bin", "val.bin.part", "*.bin.part"])
+@pytest.mark.parametrize("name", ["train_shard_0000.bin", "train_shard_0001.bin", "val.bin.*.part", "*.bin.*.part"])
 @pytest.mark.parametrize("damage", ["shorter", "gone"])
 def test_damaged_data(name: str, damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
     """A file that holds less than the record says is named before the work goes on: no wrong train.bin, no promise."""

@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ..support.errors import InputError
+from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import shown
@@ -272,4 +273,4 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
     name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file that is called as standard input is
-    return Input(name, format, info.st_size, str(info.st_mtime_ns), bool(compression), compression)
+    return Input(name, format, info.st_size, file_fingerprint(path), bool(compression), compression)

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, cast
 
-from ..support.errors import InputError
+from ..support.errors import InputError, PrepareError
+from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
 from .blocks import Block, Source
 from .codecs import CompressedFile
@@ -206,11 +207,21 @@ def check_unchanged(input: Input) -> None:
         now = (info.st_size, str(info.st_mtime_ns))
     except OSError as error:
         raise InputError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
-    if now != (input.size, input.fingerprint):
+    if now != (input.size, changed_at(input.fingerprint)):
         raise InputError(
             f"{input.path}: changed while it was read (it had {input.size:,} bytes, now {now[0]:,})",
             "once it is complete, start over with --overwrite",
         )
+
+
+def place_hash(input: Input, offset: int, n_bytes: int) -> str:
+    """Return the SHA-256 of the `n_bytes` of text before an offset; "" where they are not there."""
+    try:
+        with open_input(input, offset - n_bytes) as file:
+            data = file.read_at(offset - n_bytes, n_bytes)
+    except (PrepareError, OSError):
+        return ""
+    return hash_bytes(data) if len(data) == n_bytes else ""
 
 
 def _shorter(input: Input, n_bytes: int) -> InputError:

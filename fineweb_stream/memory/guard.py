@@ -217,6 +217,34 @@ def return_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
+def max_file_bytes(folder: Path) -> tuple[int, str]:
+    """Return how large a file may be in a folder (bytes), and what says so."""
+    limit, reason = sys.maxsize, ""
+    with contextlib.suppress(ImportError):  # Windows
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if soft != resource.RLIM_INFINITY:
+            limit, reason = soft, "ulimit -f"
+    kind = _file_system(folder)
+    if kind.lower() in ("vfat", "msdos", "fat", "fat32") and limit >= 1 << 32:
+        limit, reason = (1 << 32) - 1, kind
+    return limit, reason
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that a folder is on, "" where it is not known."""
+    place = os.path.realpath(folder)
+    best = ("", "")
+    with contextlib.suppress(OSError, RuntimeError, psutil.Error):
+        for mounted in psutil.disk_partitions(all=True):
+            point = mounted.mountpoint
+            is_above = place == point or place.startswith(point.rstrip(os.sep) + os.sep)
+            if is_above and len(point) >= len(best[0]):
+                best = (point, mounted.fstype)
+    return best[1]
+
+
 def process_start(pid: int) -> float | None:
     """Return when a process began (in a unit of the system's own), None when none of this number runs."""
     try:

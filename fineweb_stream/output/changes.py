@@ -52,17 +52,15 @@ class ChangeLog:
         self._state.changes_bytes = part.n_bytes
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Make durable what was written; call it after the shards' `sync`."""
         if self._part:
             self._part.sync()
-
-    def finish(self) -> None:
-        """Give the file its final name, if there were changes."""
-        if self._part:
-            self._part.finish()
+            self._state.parts[CHANGES_NAME] = [self._part.n_bytes, self._part.sha256]
+            self._state.changes_head = self._part.head
 
     def _open(self) -> files.Part:
-        self._part = files.Part(self._path, self._state.changes_bytes, is_hashed=False)
+        _, sha256 = self._state.parts.get(CHANGES_NAME, (0, ""))
+        self._part = files.Part(self._path, self._state.changes_bytes, run=self._state.run, sha256=sha256)
         return self._part
 
 

@@ -1,32 +1,48 @@
 """The only module that changes files: each step is durable before the next one relies on it.
 
-A file gets its final name when it is complete: written beside it as `NAME.part`, fsynced, renamed, the folder fsynced.
-(Windows has no fsync of a folder; there the rename is as durable as the system makes it.)
+A file gets its final name when it is complete: written beside it as `NAME.RUN.part`, fsynced, renamed, the folder
+fsynced. (Windows has no fsync of a folder; there the rename is as durable as the system makes it.) `RUN` is a number
+that the manifest names: no other program's file is called so. Links are never followed, pipes and devices never opened.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..support.errors import DiskError, PrepareError
+from ..support.errors import DiskError, InputError, PrepareError
+from ..support.log import log
 
 COPY_BYTES = 8 << 20
 FLUSH_BYTES = 32 << 20
 """After so much new data the disk is set to work on it, so that little is left to wait for when it must be durable."""
 
-_O_BINARY = getattr(os, "O_BINARY", 0)  # Windows translates newlines without it
+HEAD_BYTES = 32
+"""So much of a file's content is in the record, by which the file is known again."""
+
+# O_BINARY: Windows translates newlines without it. O_NONBLOCK: a pipe that took a file's place is not waited for.
+_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
+_NO_CLONE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES}
+_NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # what the plain way meets again is an error there
 
 
-def part_path(path: Path) -> Path:
-    """The name of a file while it is written."""
-    return path.with_name(path.name + ".part")
+def part_path(path: Path, run: str = "") -> Path:
+    """Return the name of a file while the run writes it.
+
+    >>> part_path(Path("val.bin"), "5e0c").name
+    'val.bin.5e0c.part'
+    """
+    return path.with_name(f"{path.name}.{run}.part" if run else f"{path.name}.part")
 
 
 @contextmanager
@@ -38,6 +54,8 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         needed = f" (this write needs {n_bytes:,} bytes)" if n_bytes else ""
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
             hint = "make room there"
+        elif error.errno == errno.EFBIG:
+            hint = "raise the limit of a file's size (ulimit -f), or use --layout npy with a smaller --shard-tokens"
         elif error.errno == errno.ENOENT and not path.parent.exists():
             hint = f"make the folder first: {path.parent}"
         else:
@@ -54,18 +72,71 @@ def free_bytes(folder: Path) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the names in a folder durable, as far as the file system knows how."""
     if os.name == "nt":
         return
-    fd = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(fd)
-    finally:
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+        _warn_of_folder(folder, error.strerror)
+
+
+@functools.cache
+def _warn_of_folder(folder: Path, reason: str) -> None:
+    """Say it once."""
+    log.warning(
+        "%s: this file system cannot make names durable (fsync of a folder: %s); a power loss may cost more work than"
+        " usual",
+        folder,
+        reason,
+    )
+
+
+def kind_of(path: Path) -> str:
+    """Return what stands under a name if it is no regular file, "" for a regular file and for nothing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return "" if stat.S_ISREG(mode) else kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raise `InputError` where a name that is a run's belongs to something that is no regular file."""
+    if kind := kind_of(path):
+        raise InputError(
+            f"{path}: {kind}, where a file of the run belongs",
+            "it is left alone: move it away, or choose another folder with --out",
+        )
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file, never one that a link leads to; `InputError` for anything else, `OSError` as `os.open`."""
+    refuse_irregular(path)
+    fd = os.open(path, flags | _FLAGS, 0o666)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):  # it came between
         os.close(fd)
+        raise InputError(f"{path}: not a regular file", "move it away, or choose another folder with --out")
+    return fd
+
+
+def is_same(path: Path, fd: int) -> bool:
+    """Tell whether a name still stands for an open file."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except OSError:
+        return False
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename, durably."""
+    """Rename, durably. What `target` stands for is lost: the caller knows that it is the run's own."""
     with disk_errors(target):
         os.replace(source, target)
         sync_folder(target.parent)
@@ -77,16 +148,18 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, run: str = "") -> None:
     """Write a small file so that its name holds the old or the new data, never a part."""
-    write_pieces(path, [data])
+    write_pieces(path, [data], run)
 
 
-def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "") -> None:
     """Do as `write_whole` with data that come in pieces."""
-    part = part_path(path)
+    part = part_path(path, run)
     with disk_errors(path):
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _O_BINARY, 0o666)
+        refuse_irregular(path)
+        part.unlink(missing_ok=True)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
     try:
         try:
             for data in pieces:
@@ -102,58 +175,107 @@ def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
     replace(part, path)
 
 
+def append_text(path: Path, text: str, title: str) -> None:
+    """Append to a log that begins with the line `title`, or begin it.
+
+    Raises `OSError`, and `InputError` for a file that begins otherwise: it is not this program's.
+    """
+    with os.fdopen(open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b") as file:
+        start = file.read(len(title))
+        if start and start != title.encode():
+            raise InputError(f"{path}: not this program's", "move it away")
+        data = (text if start else f"{title}\n{text}").encode("utf-8", "backslashreplace")
+        file.seek(0, os.SEEK_END)
+        file.write(data)
+
+
 def _write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data).cast("B")  # a short write is told in bytes, whatever the items are
     while len(view):
         view = view[os.write(fd, view) :]
 
 
+def _nothing() -> None:
+    """Check nothing."""
+
+
 class Part:
     """A file that grows under a temporary name; it holds `n_bytes` when it is taken up again, and no more.
 
-    With `is_hashed` its SHA-256 is kept up to date, which reads again what is there already. `header_bytes` before all
-    that are left free for a header that is only known at the end; neither `n_bytes` nor the hash covers them.
+    Its SHA-256 is kept up to date, which reads again what is there already; with `sha256` that must be its hash.
+    `header_bytes` before all that are left free for a header that is only known at the end; neither `n_bytes` nor the
+    hash covers them. `check` is called now and then while the file is read, and may raise.
 
     A failed write or fsync is final: Linux may drop the pages that a failed fsync covered, and the next fsync returns 0
     (Rebello et al. 2020, "Can Applications Recover from fsync Failures?"). So the file never becomes durable again:
     each later `sync` raises the first error, and a resumed run cuts the file back to its last good commit.
 
-    Raises `PrepareError` when it holds less, `DiskError` when the disk does not take what is written.
+    Raises `PrepareError` when it holds less or something else, `DiskError` when the disk does not take what is written.
     """
 
-    def __init__(self, path: Path, n_bytes: int = 0, is_hashed: bool = True, header_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        n_bytes: int = 0,
+        *,
+        run: str = "",
+        header_bytes: int = 0,
+        sha256: str = "",
+        check: Callable[[], None] = _nothing,
+    ) -> None:
         self.path = path
         self.n_bytes = n_bytes
         self._header_bytes = header_bytes
-        self._part = part_path(path)
+        self._part = part_path(path, run)
         self._digest = hashlib.sha256()
+        self._head = b""
         self._is_synced = False
+        self._can_clone = hasattr(os, "copy_file_range")
         self._failure: DiskError | None = None
         self._n_flushed = n_bytes
         self._beside = ThreadPoolExecutor(2, "encode-disk")
         self._hashing: Future[None] | None = None
         self._flushing: Future[None] | None = None
-        if not self._part.exists() and path.exists():
-            replace(path, self._part)  # the name was given, the record of it was lost: the name is taken back
-        with disk_errors(path):
-            self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | _O_BINARY, 0o666)
-            has_bytes = os.fstat(self._fd).st_size
+        self._fd = self._open()
         try:
-            if n_bytes and has_bytes < header_bytes + n_bytes:
-                raise PrepareError(
-                    f"{self._part}: holds {has_bytes:,} bytes, but the record of the run says"
-                    f" {header_bytes + n_bytes:,}",
-                    "the file was changed by something else: start over with --overwrite",
-                )
+            self._take_up(sha256, check)
             with disk_errors(path):
                 os.ftruncate(self._fd, header_bytes + n_bytes)  # a header that is not there yet is zeros
                 sync_folder(path.parent)
-            for data in read_pieces(self._part, header_bytes, header_bytes + n_bytes if is_hashed else 0):
-                self._digest.update(data)
-            os.lseek(self._fd, 0, os.SEEK_END)
+                os.lseek(self._fd, 0, os.SEEK_END)
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> int:
+        refuse_irregular(self._part)
+        with disk_errors(self.path):
+            if self.n_bytes == 0:  # what a run has left there that was stopped before its record spoke of it
+                self._part.unlink(missing_ok=True)
+                return os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
+            try:
+                fd = open_regular(self._part, os.O_RDWR)
+            except FileNotFoundError:
+                raise changed(self._part, 0, self._header_bytes + self.n_bytes) from None
+        if os.fstat(fd).st_nlink > 1:
+            os.close(fd)
+            raise InputError(f"{self._part}: has a second name (a hard link)", "move it away, or choose another --out")
+        return fd
+
+    def _take_up(self, sha256: str, check: Callable[[], None]) -> None:
+        """Read what is there already; nothing was changed before it is known to be what the record says."""
+        start, stop = self._header_bytes, self._header_bytes + self.n_bytes
+        if (has_bytes := os.fstat(self._fd).st_size) < stop and self.n_bytes:
+            raise changed(self._part, has_bytes, stop)
+        for data in read_pieces(self._part, start, stop) if self.n_bytes else ():
+            check()
+            self._note_head(data)
+            self._digest.update(data)
+        if sha256 and self.n_bytes and self._digest.hexdigest() != sha256:
+            raise PrepareError(
+                f"{self._part}: does not hold what the run has written",
+                "the file was changed by something else: move it away, then start over with --overwrite",
+            )
 
     @property
     def sha256(self) -> str:
@@ -161,16 +283,18 @@ class Part:
         self._end_hashing()
         return self._digest.hexdigest()
 
+    @property
+    def head(self) -> str:
+        """The first HEAD_BYTES of what was written, as hexadecimal digits."""
+        return self._head.hex()
+
     def write(self, data: bytes | memoryview) -> None:
         """Append; durable after `sync`. The data is hashed in a thread: it must not change until the next call."""
         if not len(data):
             return
         with self._final_errors(memoryview(data).nbytes):
             _write_all(self._fd, data)
-        self._end_hashing()
-        self._hashing = self._beside.submit(self._digest.update, data)
-        self.n_bytes += memoryview(data).nbytes
-        self._is_synced = False
+        self._count(data)
         if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
             self._end_flushing()
             self._n_flushed = self.n_bytes
@@ -196,6 +320,18 @@ class Part:
                 os.fsync(self._fd)
             self._is_synced = True
 
+    def _count(self, data: bytes | memoryview) -> None:
+        """Count and hash what stands in the file now."""
+        self._note_head(data)
+        self._end_hashing()
+        self._hashing = self._beside.submit(self._digest.update, data)
+        self.n_bytes += memoryview(data).nbytes
+        self._is_synced = False
+
+    def _note_head(self, data: bytes | memoryview) -> None:
+        if len(self._head) < HEAD_BYTES:
+            self._head = (self._head + bytes(memoryview(data).cast("B")[:HEAD_BYTES]))[:HEAD_BYTES]
+
     @contextmanager
     def _final_errors(self, n_bytes: int = 0) -> Iterator[None]:
         """Do as `disk_errors`, and keep the first error for each later `sync`."""
@@ -218,27 +354,53 @@ class Part:
             with self._final_errors():
                 flushing.result()
 
-    def copy_from(self, source: Path, check: Callable[[], None]) -> None:
-        """Append another file without reading it into this process where the system can; `check` may raise between.
+    def copy_from(self, source: Path, start: int, n_bytes: int, check: Callable[[], None]) -> None:
+        """Append `n_bytes` of another file from byte `start`; `check` is called between pieces and may raise.
 
-        The hash does not follow.
+        The system copies where it can, and what it says it has copied is read back and compared.
+
+        Raises `PrepareError` where the other file has less.
         """
-        with self._final_errors(source.stat().st_size), source.open("rb", buffering=0) as file:
-            while n := self._copy_some(file.fileno()):
-                self.n_bytes += n
+        with self._final_errors(n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
+            position, stop = start, start + n_bytes
+            while position < stop:
+                n = self._clone_some(file.fileno(), source, position, stop - position)
+                if not n:
+                    file.seek(position)
+                    data = file.read(min(COPY_BYTES, stop - position))
+                    if not data:
+                        raise changed(source, position, stop)
+                    self.write(data)
+                    n = len(data)
+                position += n
                 check()
-        self._is_synced = False
 
-    def _copy_some(self, source_fd: int) -> int:
-        if hasattr(os, "copy_file_range"):
-            try:
-                return os.copy_file_range(source_fd, self._fd, 8 * COPY_BYTES)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM):
-                    raise
-        data = os.read(source_fd, COPY_BYTES)
-        _write_all(self._fd, data)
-        return len(data)
+    def _clone_some(self, source_fd: int, source: Path, position: int, n_bytes: int) -> int:
+        """Let the system copy some; return how much now stands in the file as it stands in the other, 0 if it cannot.
+
+        Some kernels and file systems end early, or leave zeros: a clone that is not the same is cut off again.
+        """
+        if not self._can_clone:
+            return 0
+        start = self._header_bytes + self.n_bytes
+        try:
+            os.lseek(source_fd, position, os.SEEK_SET)
+            n = os.copy_file_range(source_fd, self._fd, min(8 * COPY_BYTES, n_bytes))
+        except OSError as error:
+            if error.errno not in _NO_CLONE:
+                raise
+            n = 0
+        theirs = read_pieces(source, position, position + n)
+        for ours in read_pieces(self._part, start, start + n):
+            if ours != next(theirs, None):
+                break
+            self._count(ours)
+        n_good = self._header_bytes + self.n_bytes - start
+        if n == 0 or n_good < n:
+            self._can_clone = False
+            os.ftruncate(self._fd, start + n_good)
+            os.lseek(self._fd, 0, os.SEEK_END)
+        return n_good
 
     def close(self) -> None:
         """Leave the file as it is, under its temporary name."""
@@ -247,16 +409,18 @@ class Part:
             os.close(self._fd)
             self._fd = -1
 
-    def finish(self) -> None:
-        """Give the file its final name; everything in it is durable first."""
-        self.sync()
-        self.close()
-        replace(self._part, self.path)
+
+def changed(path: Path, has_bytes: int, expected: int) -> PrepareError:
+    """Return the error for a file that holds less than the record says."""
+    return PrepareError(
+        f"{path}: holds {has_bytes:,} bytes, but the record of the run says {expected:,}",
+        "the file was changed by something else: start over with --overwrite",
+    )
 
 
 def read_pieces(path: Path, start: int, stop: int) -> Iterator[bytes]:
     """Yield a file's bytes from `start` to `stop` in pieces of COPY_BYTES, or to its end if that comes first."""
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
         file.seek(start)
         while start < stop and (data := file.read(min(COPY_BYTES, stop - start))):
             yield data

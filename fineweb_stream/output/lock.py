@@ -1,4 +1,7 @@
-"""One run per folder: `prepare.lock` says who works there."""
+"""One run per folder: the operating system's lock on `prepare.lock`, which ends when its process does.
+
+What the file says is for messages alone: a lock is never judged by a process number or a host name.
+"""
 
 from __future__ import annotations
 
@@ -6,125 +9,126 @@ import errno
 import json
 import os
 import socket
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from ..memory.guard import process_start
-from ..support.errors import InputError
+from ..support.errors import DiskError, InputError
 from ..support.log import log
 from . import files
 
 LOCK_NAME = "prepare.lock"
 
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+_MAX_BYTES = 4096
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a lock whose process is gone is taken over, with a note.
+    """Hold the folder's lock. Where the file system has no locks, a warning says so and the run goes on.
 
-    Raises `InputError` when another run works there.
+    Raises `InputError` when another run works there, or `prepare.lock` is somebody else's file.
     """
     path = folder / LOCK_NAME
-    pid = os.getpid()
-    me = {"pid": pid, "host": socket.gethostname(), "started": process_start(pid), "run": uuid.uuid4().hex}
-    owner = json.dumps(me)
+    fd = _acquire(path)
     try:
-        while not _create(path, owner):
-            holder = _read(path)
-            if holder is None:
-                continue
-            if not _is_stale(holder, path):
-                raise InputError(
-                    f"{path}: another run works in this folder ({_describe(holder)})",
-                    "wait for it or stop it; or give this one another folder with --out",
-                )
-            log.info(f"taking over from a run that is gone ({_describe(holder)})")
-            _take_away(path, holder)
-        _remove_leftovers(path)
         yield
     finally:
-        if _read(path) == owner:
-            files.remove(path)
+        _release(path, fd)
 
 
-def _create(path: Path, owner: str) -> bool:
-    """Make the lock with its content in one step, unless there is one."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with files.disk_errors(path):
+def _acquire(path: Path) -> int:
+    """Return the locked file; its name may be taken away by the run before while this one waits for nothing."""
+    while True:
+        fd = _open(path)
         try:
-            temporary.write_text(owner)
-            os.link(temporary, path)  # unlike a rename, it fails where the name is taken
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if temporary.exists() and error.errno != errno.ENOSPC:  # no hard links on this file system
-                return _create_plainly(path, owner)
+            content = os.read(fd, _MAX_BYTES)
+            if content.strip(b"\0") and not content.startswith(b'{"pid": '):
+                raise InputError(
+                    f"{path}: not a lock of this program",
+                    "move it away, or choose another folder with --out",
+                )
+            if not _lock(fd, path):
+                raise InputError(
+                    f"{path}: another run works in this folder ({_describe(content)})",
+                    "wait for it or stop it; or give this one another folder with --out",
+                )
+            if files.is_same(path, fd):
+                with suppress(OSError):  # what it says is only for messages
+                    os.ftruncate(fd, 0)
+                    os.lseek(fd, 0, os.SEEK_SET)
+                    os.write(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+                return fd
+        except BaseException:
+            os.close(fd)
             raise
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
-    return True
+        os.close(fd)
 
 
-def _create_plainly(path: Path, owner: str) -> bool:
+def _release(path: Path, fd: int) -> None:
+    if os.name == "nt":  # an open file cannot be deleted there
+        os.close(fd)
+    with suppress(OSError):
+        if os.name == "nt" or files.is_same(path, fd):
+            path.unlink()
+    if os.name != "nt":
+        os.close(fd)
+
+
+def _open(path: Path) -> int:
+    """Open the lock's file, or make it. Another user's cannot be written to, but locked."""
     try:
-        with path.open("x") as file:
-            file.write(owner)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _read(path: Path) -> str | None:
+        with files.disk_errors(path):
+            return files.open_regular(path, os.O_RDWR | os.O_CREAT)
+    except DiskError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        refused = error
     try:
-        return path.read_text(errors="replace")
-    except FileNotFoundError:
-        return None
-    except PermissionError as error:
-        if os.name == "nt":  # it refuses to read what is being deleted
-            return None
+        return files.open_regular(path, os.O_RDONLY)
+    except FileNotFoundError:  # it is the folder that cannot be written to
+        raise refused from None
+    except OSError as error:
         raise InputError(
             f"{path}: {error.strerror}", "another user works in this folder: choose one with --out"
         ) from None
 
 
-def _is_stale(holder: str, path: Path) -> bool:
-    """Tell whether the lock's process is gone: dead, or its number now another program's."""
+def _lock(fd: int, path: Path) -> bool:
+    """Take the lock; False when another has it."""
     try:
-        owner = json.loads(holder)
-        if owner["host"] != socket.gethostname():
+        _lock_by_system(fd)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
             return False
-        return bool(process_start(owner["pid"]) != owner["started"])
-    except (ValueError, KeyError, TypeError):  # half written: its writer is gone, or needs another moment
-        with suppress(OSError):
-            return time.time() - path.stat().st_mtime > 2
-        return False
+        log.warning(
+            f"{path.parent}: this file system has no locks ({error.strerror}): make sure that no other run works"
+            " in this folder"
+        )
+    return True
 
 
-def _take_away(path: Path, holder: str) -> None:
-    """Remove a stale lock, but not the one that another process has put there meanwhile."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.stale")
-    with suppress(FileNotFoundError):
-        os.replace(path, aside)
-        if _read(aside) != holder:
-            with suppress(FileExistsError):
-                os.link(aside, path)
-        files.remove(aside)
+if os.name == "nt":
+    import msvcrt
+
+    _LOCKED_BYTE = 1 << 30  # what is locked cannot be read by others, and they shall read who holds it
+
+    def _lock_by_system(fd: int) -> None:
+        system: Any = msvcrt
+        os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+        system.locking(fd, system.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock_by_system(fd: int) -> None:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Delete what a process that was killed has left beside the lock; its number is in the name."""
-    for left in path.parent.glob(f"{path.name}.*"):
-        number = left.name[len(path.name) + 1 :].partition(".")[0]
-        if number.isdigit() and process_start(int(number)) is None:
-            files.remove(left)
-
-
-def _describe(holder: str) -> str:
+def _describe(content: bytes) -> str:
     try:
-        owner = json.loads(holder)
-        return f"process {owner['pid']} on {owner['host']}"
+        owner = json.loads(content)
+        return f"process {int(owner['pid'])} on {ascii(str(owner['host']))[1:-1]}"
     except (ValueError, KeyError, TypeError):
-        return "an unreadable lock"
+        return "its lock does not say which"

@@ -1,13 +1,22 @@
-"""`prepare.json`: the one record of a run, of where it stands while it works and of what it made when it is done.
+"""What is on record of a run: the manifest, `prepare.json`, and while it works its state, `prepare.state.json`.
 
-It is replaced as a whole, and only after the data it speaks of is durable. What is on disk beyond it is cut off when
-a run continues.
+The manifest says what was asked, of which inputs, by which versions: it is written once. The state says where the run
+stands: it is small, and replaced as a whole after the data it speaks of is durable. A hash ties the two. What is on
+disk beyond the state is cut off when a run continues. When a run is done, `prepare.json` holds the state, too, and the
+other file is gone.
+
+A record is input, not command: somebody else may have written it. Names in it are of known patterns, its numbers and
+its size are bounded, and its inputs are compared with what a command names, never read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
+import re
+import secrets
 import zlib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -18,12 +27,24 @@ from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout
+from .own import Owned, is_output, own_parts
 
-RECORD_NAME = "prepare.json"
-FORMAT = 1
+RECORD_NAME, STATE_NAME = "prepare.json", "prepare.state.json"
+FORMAT = 2
 """Goes up when an older program could not continue a run that this one began."""
 
 ENCODING, MERGING, DONE = "encoding", "merging", "done"
+
+MAX_BYTES = 256 << 20
+"""No record is larger: it has 300 bytes for an input, and 150 for a shard."""
+
+POSITION = (
+    *("input", "offset", "n_records", "input_read", "train_tokens", "val_tokens", "train_documents", "val_documents"),
+    *("has_text", "n_eot_in_text", "text_bytes", "input_bytes", "n_changes", "changes_bytes"),
+)
+"""What of a state says how far the inputs were read, and what came of it."""
+
+_ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str}
 
 
 @dataclass
@@ -31,27 +52,24 @@ class State:
     """Where a run stands: what is next to read, and what is durably written.
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
-    rows or documents of that input came before. `skip_train` and `skip_val` ids from there on are written already, and
-    `skip_changes` changes said, and `skip_text_bytes` and `skip_input_bytes` counted (the run was told to stop after so
-    many tokens). Shards before `len(shard_sha256)` are complete. Each SHA-256 here and in `outputs` is that of the ids
-    alone; without a header, as nanoGPT's files are, that is the file's.
+    rows or documents of that input came before; `input_read` bytes of it were read. `place` is the length and SHA-256
+    of what stands right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete;
+    `shard_heads` are their first bytes. `parts` has the length and hash of what is written under a temporary name.
+    `snapshot` is the position from which a run that `--max-tokens` ended goes on: the start of the block it ended in.
+    `old` are the files of a finished run that goes on, which stay until new ones replace them; of its `train.bin` the
+    first `base_shards` shards are part of the new one. Each SHA-256 is that of the ids alone; without a header, as
+    nanoGPT's files are, that is the file's.
     """
 
     status: str = ENCODING
     input: int = 0
     offset: int = 0
     n_records: int = 0
+    input_read: int = 0
     train_tokens: int = 0
     val_tokens: int = 0
     train_documents: int = 0
     val_documents: int = 0
-    skip_train: int = 0
-    skip_val: int = 0
-    skip_train_documents: int = 0
-    skip_val_documents: int = 0
-    skip_changes: int = 0
-    skip_text_bytes: int = 0
-    skip_input_bytes: int = 0
     is_exhausted: bool = False
     has_text: bool = False
     n_eot_in_text: int = 0
@@ -60,11 +78,19 @@ class State:
     seconds: float = 0.0
     n_changes: dict[str, int] = field(default_factory=dict)
     changes_bytes: int = 0
+    changes_head: str = ""
     shard_sha256: list[str] = field(default_factory=list)
+    shard_heads: list[str] = field(default_factory=list)
     merged_shards: int = 0
+    base_shards: int = 0
+    parts: dict[str, list[Any]] = field(default_factory=dict)
+    place: list[Any] = field(default_factory=list)
+    snapshot: dict[str, Any] = field(default_factory=dict)
+    old: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     timeline: list[list[float]] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
+    run: str = ""
 
     @property
     def n_tokens(self) -> int:
@@ -76,10 +102,18 @@ class State:
         """Documents of both splits."""
         return self.train_documents + self.val_documents
 
+    def position(self) -> dict[str, Any]:
+        """Return a copy of the values of POSITION."""
+        return {name: getattr(self, name) for name in POSITION} | {"n_changes": dict(self.n_changes)}
+
 
 @dataclass
 class Record:
-    """The record in a folder: what the run was told, what it reads, and its state."""
+    """The record in a folder: what the run was told, what it reads, and its state.
+
+    `on_disk` is the SHA-256 of `prepare.json` as it is there, "" where there is none; `is_old` says that the version
+    before wrote it.
+    """
 
     path: Path
     settings: dict[str, Any]
@@ -87,88 +121,271 @@ class Record:
     state: State
     names: list[str] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
+    on_disk: str = ""
+    is_old: bool = False
 
     @property
     def layout(self) -> Layout:
         """What the files look like."""
         return LAYOUTS[self.settings["layout"]]
 
+    @property
+    def run(self) -> str:
+        """The run's number, which is in the names of its temporary files."""
+        return self.state.run
+
+    def begin(self, about: dict[str, Any] | None = None) -> None:
+        """Write the manifest, unless it is there as it should be; the state before it, if there is one already."""
+        self.about = about or self.about
+        data = self._manifest()
+        tie = hashlib.sha256(data).hexdigest()
+        if self.on_disk != tie:
+            if self.on_disk:  # a state that belongs to both: power may go off between the two
+                self._write_state([tie, self.on_disk])
+            files.write_whole(self.path, data, self.run)
+            self.on_disk = tie
+
     def write(self) -> None:
-        """Replace the record durably."""
+        """Record durably where the run stands; what that costs does not grow with the number of inputs."""
+        if self.state.status == DONE:
+            data = self._manifest(state=vars(self.state))
+            files.write_whole(self.path, data, self.run)
+            self.on_disk = hashlib.sha256(data).hexdigest()
+            files.remove(self.path.with_name(STATE_NAME))
+        else:
+            if not self.on_disk:
+                self.begin()
+            self._write_state([self.on_disk])
+
+    def owned(self) -> Owned:
+        """Return what the record says of the files that have their final names, those of the run before included."""
+        state, layout, shard_tokens = self.state, self.layout, self.settings["shard_tokens"]
+        known: dict[str, list[dict[str, Any]]] = {}
+        for name, entry in [*state.old.items(), *state.outputs.items()]:
+            if "bytes" in entry:
+                known.setdefault(name, []).append(entry)
+        is_gone = state.status == DONE and layout.is_merged and not self.settings["keep_shards"]
+        for number, head in enumerate([] if is_gone else state.shard_heads):
+            n = min(state.train_tokens - number * shard_tokens, shard_tokens)
+            entry = {"bytes": layout.n_bytes(n), "tokens": n, "head": head}
+            known.setdefault(layout.shard_name(number), []).append(entry)
+        if state.status != ENCODING and state.changes_bytes:
+            entry = {"bytes": state.changes_bytes, "head": state.changes_head}
+            known.setdefault("prepare.changes.jsonl", []).append(entry)
+        return known
+
+    def clear_parts(self) -> None:
+        """Delete the temporary files of the run, but for those that the state speaks of."""
+        n_shards = len(self.state.shard_sha256) if self.state.status != DONE else 0
+        shards = map(self.layout.shard_name, range(n_shards))
+        known = {files.part_path(self.path.with_name(name), self.run) for name in (*self.state.parts, *shards)}
+        for path in own_parts(self.path.parent, self.run):
+            if path not in known:
+                files.remove(path)
+
+    def _manifest(self, **more: Any) -> bytes:
         content = {
             "format": FORMAT,
-            "status": self.state.status,
+            "status": DONE if more else "begun",
+            "run": self.run,
             **self.about,
             "names": self.names,
             "settings": self.settings,
             "inputs": [asdict(input) for input in self.inputs],
-            "state": asdict(self.state),
+            **more,
         }
         text = json.dumps(content | {"checksum": _checksum(content)}, indent=1, ensure_ascii=False) + "\n"
-        files.write_whole(self.path, text.encode("utf-8", "surrogateescape"))
+        return text.encode("utf-8", "surrogateescape")
 
-    def differences(self, settings: dict[str, Any], inputs: list[Input]) -> list[str]:
-        """Say what of a new command is not as in this record, one sentence each."""
-        inputs = portable(inputs)
-        changed = [name for name, value in settings.items() if self.settings.get(name) != value]
-        if "layout" in changed and "keep_shards" in changed:
-            changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
-        found = [
-            f"--{name.replace('_', '-')} was {self.settings.get(name)!r} and is {settings[name]!r}" for name in changed
-        ]
-        before = {input.path: input for input in self.inputs}
-        now = {input.path: input for input in inputs}
-        found += [f"the input {path} was not there" for path in now if path not in before]
-        found += [f"the input {path} was there and is not named now" for path in before if path not in now]
-        for path in now:
-            if path in before and now[path] != before[path] and now[path].is_stdin:
-                found.append("standard input begins with something else")
-            elif path in before and now[path] != before[path]:
-                found.append(f"the input {path} changed: {_describe(before[path])}, now {_describe(now[path])}")
-        if not found and [input.path for input in self.inputs] != [input.path for input in inputs]:
-            found.append("the inputs were named in another order")
-        return found
+    def _write_state(self, ties: list[str]) -> None:
+        state = json.dumps(vars(self.state), ensure_ascii=False)
+        checksum = zlib.crc32(state.encode("utf-8", "surrogateescape"))
+        text = f'{{"format": {FORMAT}, "manifest": {json.dumps(ties)}, "checksum": {checksum}, "state": {state}}}\n'
+        files.write_whole(self.path.with_name(STATE_NAME), text.encode("utf-8", "surrogateescape"), self.run)
+
+
+def new_run() -> str:
+    """Return a number for a new run."""
+    return secrets.token_hex(6)
 
 
 def read_record(folder: Path) -> Record | None:
     """Return the record in `folder`, None where there is none.
 
-    Raises `PrepareError` for one that is damaged, or that a newer program wrote; `DiskError` for one out of reach.
+    Raises `PrepareError` for one that is damaged, or that another version wrote; `InputError` for what is no regular
+    file; `DiskError` for one out of reach.
     """
     path = folder / RECORD_NAME
+    data = _read(path)
+    if data is None:
+        return None
+    with _named(path):
+        content = _parse(data)
+        if content["format"] == 1:
+            from .format1 import read_format1  # no other run needs it
+
+            return read_format1(path, content, hashlib.sha256(data).hexdigest())
+        if content["format"] != FORMAT:
+            raise other_version(path, content["format"])
+        if content.pop("checksum") != _checksum(content):
+            raise ValueError("its checksum is not that of its content")
+        run = content["run"]
+        if not re.fullmatch(r"[0-9a-f]{12}|", run):
+            raise ValueError("run")
+        inputs, settings, names, about = check_manifest(content)
+        record = Record(path, settings, inputs, State(run=run), names, about, hashlib.sha256(data).hexdigest())
+        if "state" in content:
+            record.state = check_state(content["state"], record)
+            if record.state.status != DONE:
+                raise ValueError("status")
+    path = folder / STATE_NAME
+    data = _read(path)
+    if data is not None and record.state.status == DONE:  # stopped before it was deleted, or began to go on
+        with _named(path):
+            if not data.startswith(b'{"format": 2, "manifest": ["'):
+                raise ValueError("no state of a run")
+    elif data is not None:
+        with _named(path):
+            content = _parse(data)
+            if content["format"] != FORMAT:
+                raise other_version(path, content["format"])
+            text = data.decode("utf-8", "surrogateescape").partition('"state": ')[2][:-2]
+            if zlib.crc32(text.encode("utf-8", "surrogateescape")) != content["checksum"]:
+                raise ValueError("its checksum is not that of its content")
+            if record.on_disk not in content["manifest"]:
+                raise ValueError(f"it belongs to another {RECORD_NAME}")
+            record.state = check_state(content["state"], record)
+            if record.state.status == DONE:
+                raise ValueError("status")
+    return record
+
+
+def _read(path: Path) -> bytes | None:
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        fd = files.open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise DiskError(
             f"{path}: {error.strerror}", "check the folder's permissions, or choose another --out"
         ) from None
-    start_over = "start over with --overwrite, or delete the file and what the run has written"
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
+    return data
+
+
+_AWAY = "move it and the outputs away, or choose another folder with --out"
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Any:
+    """Say in one sentence what is wrong with a record."""
     try:
-        content = json.loads(text)
-        if content["format"] != FORMAT:
-            raise PrepareError(
-                f"{path}: written by another version of the program (format {content['format']}, here {FORMAT})",
-                f"continue with that version, or {start_over}",
-            )
-        known = {f.name for f in fields(State)}
-        if content.pop("checksum") != _checksum(content):
-            raise ValueError("its checksum is not that of its content")
-        state = State(**{name: value for name, value in content["state"].items() if name in known})
-        _check_state(state)
-        inputs = [Input(**input) for input in content["inputs"]]
-        if not isinstance(content["settings"], dict):
-            raise TypeError("settings")
-        about = {
-            k: v for k, v in content.items() if k not in ("format", "status", "names", "settings", "inputs", "state")
-        }
-        settings = {"layout": NANOGPT.name} | content["settings"]  # there was no other when the first runs began
-        if settings["layout"] not in LAYOUTS:
-            raise ValueError(f"layout {settings['layout']!r}")
-        return Record(path, settings, inputs, state, content["names"], about)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {error})", start_over) from None
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        reason = ascii(str(error))[1:-1][:200]
+        raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {reason})", _AWAY) from None
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    content = json.loads(data.decode("utf-8", "surrogateescape"))
+    if not isinstance(content, dict):
+        raise TypeError("no object")
+    return content
+
+
+def other_version(path: Path, format: Any) -> PrepareError:
+    """Return the error for a record that this version cannot continue."""
+    return PrepareError(
+        f"{path}: written by another version of the program (format {ascii(str(format))[1:-1][:20]}, here {FORMAT})",
+        f"continue with that version, or {_AWAY}",
+    )
+
+
+def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any], list[str], dict[str, Any]]:
+    """Return inputs, settings, names and versions of a manifest; `TypeError`, `ValueError`, `KeyError` if odd."""
+    inputs = [Input(**input) for input in content["inputs"]]
+    fresh = Input("", "", 0, "")
+    for input in inputs:
+        _same_types(vars(input), vars(fresh))
+    settings = {"layout": NANOGPT.name} | content["settings"]  # there was no other when the first runs began
+    if settings["layout"] not in LAYOUTS:
+        raise ValueError(f"layout {settings['layout']!r}")
+    if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:
+        raise ValueError("shard_tokens")
+    if not all(isinstance(value, str | int | float | None) for value in settings.values()):
+        raise TypeError("settings")
+    names = content["names"]
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise TypeError("names")
+    about = {name: content[name] for name, kind in _ABOUT.items() if isinstance(content.get(name), kind)}
+    return inputs, settings, names, about
+
+
+def check_state(content: dict[str, Any], record: Record) -> State:
+    """Return the state that a record holds; `TypeError` or `ValueError` for one that no run has written."""
+    known = {f.name for f in fields(State)}
+    state = State(**{name: value for name, value in content.items() if name in known})
+    fresh = vars(State())
+    _same_types(vars(state), fresh)
+    _same_types(state.snapshot, {name: fresh[name] for name in POSITION})
+    if state.snapshot and set(state.snapshot) != set(POSITION):
+        raise ValueError("snapshot")
+    for changes in (state.n_changes, state.snapshot.get("n_changes", {})):
+        _check(all(type(n) is int and n >= 0 and kind.isprintable() for kind, n in changes.items()), "n_changes")
+    _check(state.status in (ENCODING, MERGING, DONE), "status")
+    _check(state.run == record.run, "run")
+    _check(state.input <= len(record.inputs), "input")
+    _check(all(map(_is_hash, state.shard_sha256)), "shard_sha256")
+    _check(len(state.shard_heads) == len(state.shard_sha256), "shard_heads")
+    _check(all(map(_is_head, [*state.shard_heads, state.changes_head])), "heads")
+    n_shards, shard_tokens = len(state.shard_sha256), record.settings["shard_tokens"]
+    _check((n_shards - 1) * shard_tokens < max(state.train_tokens, 1), "train_tokens")
+    _check(state.merged_shards <= n_shards or state.merged_shards <= 1, "merged_shards")
+    _check(state.base_shards <= n_shards + 1, "base_shards")
+    for name, part in [*state.parts.items(), *([("val.bin", state.place)] if state.place else [])]:
+        _check(is_output(name) and len(part) == 2 and _is_count(part[0]) and _is_hash(part[1]), "parts")
+    for name, output in [*state.outputs.items(), *state.old.items()]:
+        _check(is_output(name) and isinstance(output, dict), "outputs")
+        _check(all(_is_count(output.get(key, 0)) for key in ("bytes", "tokens")), "outputs")
+        _check(_is_hash(output.get("sha256", "0" * 64)) and _is_head(output.get("head", "")), "outputs")
+        _check(state.status != DONE or {"bytes", "tokens", "sha256"} <= set(output) or name in state.old, "outputs")
+    _check(all(len(sample) == 3 and all(map(_is_number, sample)) for sample in state.timeline), "timeline")
+    _check(_is_number(state.memory.get("peak_bytes", 0)), "memory")
+    _check(isinstance(state.memory.get("steps", []), list), "memory")
+    return state
+
+
+def _check(is_right: bool, name: str) -> None:
+    if not is_right:
+        raise ValueError(name)
+
+
+def _same_types(values: dict[str, Any], examples: dict[str, Any]) -> None:
+    """Raise `TypeError` or `ValueError` unless each value has its example's type, and numbers are no less than 0."""
+    for name, value in values.items():
+        if type(value) is not type(examples[name]):
+            raise TypeError(name)
+        if isinstance(value, int | float) and not 0 <= value < 1 << 63:
+            raise ValueError(name)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1 << 63
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _is_head(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(f"([0-9a-f]{{2}}){{0,{files.HEAD_BYTES}}}", value) is not None
 
 
 def _checksum(content: dict[str, Any]) -> int:
@@ -176,22 +393,6 @@ def _checksum(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _check_state(state: State) -> None:
-    """Raise `TypeError` or `ValueError` for a state that no run has written."""
-    fresh = State()
-    for name, value in asdict(state).items():
-        if type(value) is not type(getattr(fresh, name)):
-            raise TypeError(name)
-        if isinstance(value, int | float) and value < 0:
-            raise ValueError(name)
-    if state.status not in (ENCODING, MERGING, DONE):
-        raise ValueError(f"status {state.status!r}")
-
-
 def portable(inputs: list[Input]) -> list[Input]:
     """Return the inputs as a record keeps them: paths as UTF-8, whatever the locale, and URLs without secrets."""
     return [replace(input, path=kept(os.fsencode(input.path).decode("utf-8", "surrogateescape"))) for input in inputs]
-
-
-def _describe(input: Input) -> str:
-    return f"{input.size:,} bytes of {input.format}, modified {input.fingerprint}"

@@ -1,115 +1,141 @@
-"""Shards -> `train.bin`, each deleted once its bytes are safe there: the disk holds one shard twice at most.
+"""Shards -> `train.bin`, each deleted once its bytes were read back there: the disk holds one shard twice at most.
 
-In a layout whose shards are the result they are only held against the record.
+In a layout whose shards are the result they are only held against the record. A `train.bin` that is there already, of
+a finished run that goes on, stays as it is until the new one takes its name in one step.
 """
 
 from __future__ import annotations
 
-import hashlib
-import threading
+import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..pipeline.schedule import wait
-from ..pipeline.settings import Settings
-from ..support.errors import PrepareError
+from ..memory.guard import max_file_bytes
+from ..support.errors import DiskError
+from ..support.units import format_size
 from . import files
+from .changes import CHANGES_NAME
 from .layouts import LAYOUTS, Layout
 from .manifest import State
-from .shards import TRAIN_NAME, shard_path
+from .options import OutputOptions
+from .own import looks_own
+from .shards import TRAIN_NAME, give_name, shard_path
+
+Check = Callable[[], None]
 
 
-def merge(
-    folder: Path,
-    state: State,
-    settings: Settings,
-    commit: Callable[[], None],
-    check: Callable[[], None],
-) -> None:
-    """Concatenate the shards into `train.bin.part`, durably, if that is the layout; complete `state.outputs`.
+def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, check: Check) -> None:
+    """Concatenate the shards into the new `train.bin`, durably, if that is the layout; complete `state.outputs`.
 
     Takes up where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
 
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
     layout = LAYOUTS[settings.layout]
+    if "bytes" in state.outputs[layout.val_name]:
+        return  # stopped while the names were given
     lengths = [settings.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
+    for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
+        give_name(folder, layout.shard_name(number), state, layout)
     _check_shards(folder, state, sizes, settings.keep_shards, layout)
     n_tokens = {layout.val_name: state.val_tokens}
     if layout.is_merged:
-        sha256 = _join(folder, state, sizes, settings.keep_shards, commit, check)
-        n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256}
+        check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
+        sha256, head = _join(folder, state, sizes, settings.keep_shards, commit, check)
+        n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256, "head": head}
     if settings.keep_shards:
-        for number, sha256 in enumerate(state.shard_sha256):
+        for number, (sha256, head) in enumerate(zip(state.shard_sha256, state.shard_heads, strict=True)):
             name = layout.shard_name(number)
-            n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256}
+            n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256, "head": head}
     for name, n in n_tokens.items():
         state.outputs[name] |= {"tokens": n, "bytes": layout.n_bytes(n)}
+    commit()  # what a name is given to is on record first
 
 
-def give_names(folder: Path, state: State) -> None:
-    """Give the outputs, which are complete, their final names where they have them not yet.
+def give_names(folder: Path, state: State, layout: Layout) -> None:
+    """Give the outputs, which are complete and on record, their final names where they have them not yet.
+
+    Of the run before, what nothing has replaced is deleted.
 
     Raises `PrepareError` for one that is not as `state` says.
     """
-    for name, output in state.outputs.items():
-        path, part = folder / name, files.part_path(folder / name)
-        is_part = part.exists()
-        _check_size(part if is_part else path, output["bytes"])
-        if is_part:
-            files.replace(part, path)
+    sizes = {name: output["bytes"] for name, output in state.outputs.items()}
+    if state.changes_bytes:
+        sizes[CHANGES_NAME] = state.changes_bytes
+    for name, n_bytes in sizes.items():
+        part = files.part_path(folder / name, state.run)
+        _check_size(part if part.exists() else folder / name, n_bytes)
+        give_name(folder, name, state, layout)
+    for name, entry in state.old.items():
+        if name not in sizes and looks_own(folder / name, [entry], layout):
+            files.remove(folder / name)
+    state.old, state.parts, state.base_shards = {}, {}, 0
+
+
+def check_file_size(path: Path, n_bytes: int) -> None:
+    """Raise `DiskError` for a file that will be larger than one may be there."""
+    limit, reason = max_file_bytes(path.parent)
+    if n_bytes > limit:
+        raise DiskError(
+            f"{path}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)} there ({reason})",
+            f"choose another disk with --out, or use --layout npy --shard-tokens {max(limit // 4, 1):,}",
+        )
 
 
 def _join(
-    folder: Path,
-    state: State,
-    sizes: list[int],
-    keep_shards: bool,
-    commit: Callable[[], None],
-    check: Callable[[], None],
-) -> str:
-    """Do as `merge` says with shards of these sizes (bytes); return the SHA-256 of all (hexadecimal)."""
-    n_shards = len(sizes)
-    if not keep_shards:
-        _remove_merged(folder, state, commit)
-        if n_shards == 1:
-            return state.shard_sha256[0]
+    folder: Path, state: State, sizes: list[int], keep_shards: bool, commit: Check, check: Check
+) -> tuple[str, str]:
+    """Do as `merge` says with shards of these sizes (bytes); return SHA-256 and first bytes of all (hexadecimal)."""
     target = folder / TRAIN_NAME
-    n_merged = sum(sizes[: state.merged_shards])
-    part = files.Part(target, n_merged, is_hashed=False)
-    digest, stop = hashlib.sha256(), threading.Event()
-    with ThreadPoolExecutor(1, "hash") as hasher:
-        try:
-            hashed = hasher.submit(_hash, digest, files.part_path(target), n_merged, stop)
-            for number in range(state.merged_shards, n_shards):
-                shard = shard_path(folder, number)
-                wait(hashed, check)
-                hashed.result()
-                hashed = hasher.submit(_hash, digest, shard, sizes[number], stop)
-                part.copy_from(shard, check)
-                part.sync()
-                state.merged_shards = number + 1
-                commit()
-                wait(hashed, check)
-                hashed.result()
-                if not keep_shards:
-                    files.remove(shard)
-            wait(hashed, check)
-            hashed.result()
-        finally:
-            stop.set()
-            part.close()
-    return digest.hexdigest()
+    if not keep_shards and not state.base_shards:
+        _take_first(folder, state, commit)
+        if len(sizes) == 1:
+            return state.shard_sha256[0], state.shard_heads[0]
+    n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
+    if state.merged_shards == 1 and not n_bytes:  # the first shard itself
+        n_bytes, sha256 = sizes[0], state.shard_sha256[0]
+    with contextlib.closing(files.Part(target, n_bytes, run=state.run, sha256=sha256, check=check)) as part:
+
+        def add(source: Path, n_bytes: int, n_merged: int) -> None:
+            part.copy_from(source, 0, n_bytes, check)
+            part.sync()
+            state.merged_shards, state.parts[TRAIN_NAME] = n_merged, [part.n_bytes, part.sha256]
+            commit()
+
+        if state.base_shards > state.merged_shards:
+            add(target, sum(sizes[: state.base_shards]), state.base_shards)
+        if not keep_shards:
+            _remove(folder, range(state.base_shards, state.merged_shards))
+        for number in range(state.merged_shards, len(sizes)):
+            add(shard_path(folder, number), sizes[number], number + 1)
+            if not keep_shards:
+                _remove(folder, range(number, number + 1))
+        return part.sha256, part.head
+
+
+def _take_first(folder: Path, state: State, commit: Check) -> None:
+    """Let the first shard become the beginning of train.bin."""
+    if state.merged_shards == 0:
+        if shard_path(folder, 0).exists():
+            files.replace(shard_path(folder, 0), files.part_path(folder / TRAIN_NAME, state.run))
+        state.merged_shards = 1
+        commit()
+
+
+def _remove(folder: Path, numbers: range) -> None:
+    """Delete shards that are in train.bin."""
+    for number in numbers:
+        files.remove(shard_path(folder, number))
 
 
 def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: bool, layout: Layout) -> None:
     """Raise `PrepareError` unless every shard that is left to merge is there and whole."""
-    for number in range(state.merged_shards, len(sizes)):
-        path, part = shard_path(folder, number, layout), files.part_path(folder / TRAIN_NAME)
-        if number == 0 and not keep_shards and not path.exists() and (part.exists() or (folder / TRAIN_NAME).exists()):
+    part = files.part_path(folder / TRAIN_NAME, state.run)
+    for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
+        path = shard_path(folder, number, layout)
+        if number == 0 and not keep_shards and not path.exists() and part.exists():
             continue  # it is the beginning of train.bin already
         _check_size(path, sizes[number])
 
@@ -117,26 +143,4 @@ def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: boo
 def _check_size(path: Path, expected: int) -> None:
     n_bytes = path.stat().st_size if path.exists() else 0
     if n_bytes != expected:
-        raise PrepareError(
-            f"{path}: holds {n_bytes:,} bytes, but the record of the run says {expected:,}",
-            "the file was changed by something else: start over with --overwrite",
-        )
-
-
-def _remove_merged(folder: Path, state: State, commit: Callable[[], None]) -> None:
-    """Let the first shard become the beginning of train.bin; delete what is left of shards that are in it."""
-    part = files.part_path(folder / TRAIN_NAME)
-    if state.merged_shards == 0:
-        if shard_path(folder, 0).exists():
-            files.replace(shard_path(folder, 0), part)
-        state.merged_shards = 1
-        commit()
-    for number in range(state.merged_shards):
-        files.remove(shard_path(folder, number))
-
-
-def _hash(digest: hashlib._Hash, path: Path, n_bytes: int, stop: threading.Event) -> None:
-    for data in files.read_pieces(path, 0, n_bytes):
-        if stop.is_set():
-            return
-        digest.update(data)
+        raise files.changed(path, n_bytes, expected)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from ..pipeline.settings import Settings
 from ..support.errors import InputError, PrepareError
 from ..support.log import log
 from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .changes import CHANGES_NAME
-from .layouts import ID_BYTES, LAYOUTS
-from .manifest import DONE, ENCODING, RECORD_NAME, Record, State, portable, read_record
+from .compare import PlaceHash, compare, has_more
+from .layouts import ID_BYTES
+from .manifest import DONE, ENCODING, RECORD_NAME, STATE_NAME, Record, State, new_run, portable, read_record
+from .options import OutputOptions
+from .own import check_folder, check_inputs, looks_own, orphans
 from .shards import TRAIN_NAME, shard_path
 
 MAX_DIFFERENCES = 5
@@ -24,62 +28,75 @@ MAX_DIFFERENCES = 5
 
 def open_record(
     folder: Path,
-    settings: Settings,
+    settings: OutputOptions,
     inputs: list[Input],
     names: list[str],
     *,
     overwrite: bool,
     dry_run: bool = False,
+    place_hash: PlaceHash = lambda input, offset, n_bytes: "",
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
     With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
     continued all the same. A finished demo makes way for anything. With `dry_run` nothing is deleted, and what is
-    in the way is said.
+    in the way is said. What is not a run's own is never touched.
 
-    Raises `InputError` for outputs of another run or of unknown origin, or of more than `max_tokens`; `PrepareError`
-    for a damaged record.
+    Raises `InputError` for outputs of another run or of unknown origin, for an input in an output's place, or of more
+    than `max_tokens`; `PrepareError` for a damaged record.
     """
-    refusal: InputError | None = None
+    fresh = Record(
+        folder / RECORD_NAME,
+        settings.fixed(),
+        portable(inputs),
+        State(run=new_run()),
+        [kept(name) for name in names],
+    )
     try:
+        check_inputs(folder, [input.path for input in inputs if not input.is_remote])
         record = read_record(folder)
-    except PrepareError:
-        if not overwrite:
-            raise
-        record = None
-    if record is not None:
-        differences = record.differences(settings.fixed(), inputs)
-        n_tokens, is_done = record.state.train_tokens, record.state.status == DONE
-        has_more = n_tokens > (settings.max_tokens or sys.maxsize)
-        if not (differences or has_more or (overwrite and is_done)):
-            _check_outputs(folder, record)
-            return record
-        is_demo = is_done and all(input.format == "demo" for input in record.inputs)
-        if differences and not is_demo:
-            refusal = _refusal(folder, record, differences)
-        elif settings.max_tokens is not None and has_more and not is_demo:
-            refusal = InputError(
-                f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
-                "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
+        check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
+        if record is None and os.path.lexists(folder / STATE_NAME):
+            raise InputError(
+                f"{folder / STATE_NAME}: the state of a run whose {RECORD_NAME} is gone",
+                "put that back, or move the files of the run away, or choose another folder with --out",
             )
-    elif found := next(_outputs(folder), None):
-        refusal = InputError(
-            f"{found} is already there, and no {RECORD_NAME} says what it was made of",
-            "it is left alone: choose another folder with --out, or replace it with --overwrite",
-        )
+    except InputError as error:
+        if not dry_run:
+            raise
+        _note(error)
+        return fresh
+    if record is None:
+        for path in orphans(folder) if not dry_run else ():
+            files.remove(path)
+        return fresh
+    refusal: InputError | None = None
+    if record.state.status == ENCODING and not record.state.n_tokens and not record.state.old:
+        pass  # nothing was kept yet
+    else:
+        refused, notes = compare(record, settings.fixed(), inputs, place_hash)
+        refusal = _refuse(folder, record, settings, refused)
+        if not (refusal or (overwrite and record.state.status == DONE) or _makes_way(record, refused)):
+            _check_outputs(folder, record)
+            if record.state.status == DONE and not dry_run:
+                record.state.parts = {}
+                record.clear_parts()
+                files.remove(folder / STATE_NAME)
+            return _continued(record, fresh, notes)
     if dry_run:
         if refusal and not overwrite:
-            for line in f"note: {refusal}".split("\n"):
-                log.warning(line)
+            _note(refusal)
     elif refusal and not overwrite:
         raise refusal
     else:
-        clear(folder)
-    return Record(folder / RECORD_NAME, settings.fixed(), portable(inputs), State(), [kept(name) for name in names])
+        clear(folder, record)
+    return fresh
 
 
-def recorded_inputs(folder: Path, names: list[str]) -> list[Input] | None:
+def recorded_inputs(folder: Path, names: list[str], belongs: Callable[[str, str], bool]) -> list[Input] | None:
     """Return the inputs that an earlier run of the same names has found at URLs, at the version it found.
+
+    A record is no command: each of them must be what a name stands for, which `belongs(name, url)` tells.
 
     None where there is no such run, or a name is a local file's, or was not kept as it is for its secrets.
     """
@@ -87,48 +104,110 @@ def recorded_inputs(folder: Path, names: list[str]) -> list[Input] | None:
         return None
     with contextlib.suppress(PrepareError):
         record = read_record(folder)
-        if record and record.names == names and all(input.is_remote for input in record.inputs):
+        inputs = record.inputs if record and record.names == names else []
+        if record and inputs and all(i.is_remote and any(belongs(name, i.path) for name in names) for i in inputs):
             return record.inputs
     return None
 
 
-def reopen(folder: Path, record: Record, settings: Settings) -> None:
-    """Make a finished run that stopped at its `max_tokens` one to continue, if it may have more now.
-
-    The last shard, which was cut short, becomes the one that is written; what is complete stays in train.bin.
-    """
+def wants_more(record: Record, settings: OutputOptions) -> bool:
+    """Tell whether there is more to do than what a run that ended, or only merges, has done."""
     state = record.state
-    if state.status != DONE or state.is_exhausted or (settings.max_tokens or sys.maxsize) <= state.train_tokens:
+    return not state.is_exhausted and (settings.max_tokens or sys.maxsize) > state.train_tokens
+
+
+def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callable[[], None] = lambda: None) -> None:
+    """Make a finished run one to continue, if it may have more now: from the start of the block in which it ended.
+
+    Its files stay as they are for who reads them; what will grow is copied first.
+    """
+    if record.state.status != DONE or not wants_more(record, settings):
         return
-    n_complete = len(state.shard_sha256) - 1
-    n_before = n_complete * settings.shard_tokens * ID_BYTES
-    if not settings.keep_shards:
-        with contextlib.closing(files.Part(shard_path(folder, n_complete), is_hashed=False)) as part:
-            for data in files.read_pieces(folder / TRAIN_NAME, n_before, sys.maxsize):
-                part.write(data)
+    record.clear_parts()
+    before, layout = record.state, record.layout
+    n_before = before.snapshot["train_tokens"]
+    n_complete = max(n_before - 1, 0) // settings.shard_tokens
+    state = record.state = replace(
+        before,
+        **before.snapshot | {"n_changes": dict(before.snapshot["n_changes"])},
+        status=ENCODING,
+        shard_sha256=before.shard_sha256[:n_complete],
+        shard_heads=before.shard_heads[:n_complete],
+        merged_shards=0,
+        base_shards=n_complete if layout.is_merged and not settings.keep_shards else 0,
+        parts={},
+        snapshot={},
+        outputs={},
+        old={name: entries[0] for name, entries in record.owned().items()},
+    )
+    shard = shard_path(folder, n_complete, layout)
+    n_shard = (n_before - n_complete * settings.shard_tokens) * ID_BYTES
+    if state.base_shards or (layout.is_merged and not settings.keep_shards):
+        _copy(state, folder / TRAIN_NAME, n_complete * settings.shard_tokens * ID_BYTES, shard, 0, n_shard, check)
+    else:
+        _copy(state, shard, layout.header_bytes, shard, layout.header_bytes, n_shard, check)
+    val = folder / layout.val_name
+    _copy(state, val, layout.header_bytes, val, layout.header_bytes, state.val_tokens * ID_BYTES, check)
+    changes = folder / CHANGES_NAME
+    _copy(state, changes, 0, changes, 0, state.changes_bytes, check)
+    record.begin()
+
+
+def _copy(
+    state: State, source: Path, start: int, target: Path, header_bytes: int, n_bytes: int, check: Callable[[], None]
+) -> None:
+    """Make a file to go on with of `n_bytes` of one that stays."""
+    if n_bytes:
+        part = files.Part(target, run=state.run, header_bytes=header_bytes)
+        with contextlib.closing(part):
+            part.copy_from(source, start, n_bytes, check)
             part.sync()
-    del state.shard_sha256[n_complete:]
-    state.merged_shards = min(state.merged_shards, n_complete)
-    state.outputs.clear()
-    state.status = ENCODING
-    record.write()
+            state.parts[target.name] = [part.n_bytes, part.sha256]
 
 
-def clear(folder: Path) -> None:
-    """Delete what a run writes: outputs, shards, temporary files and, last, the record."""
-    for path in (*_outputs(folder), folder / RECORD_NAME):
-        files.remove(path)
-        files.remove(files.part_path(path))
+def clear(folder: Path, record: Record) -> None:
+    """Delete what the record names: outputs, shards, temporary files and, last, the record."""
+    for name, entries in record.owned().items():
+        if os.path.lexists(folder / name) and looks_own(folder / name, entries, record.layout):
+            files.remove(folder / name)
+    record.state.parts, record.state.shard_sha256 = {}, []
+    record.clear_parts()
+    for name in (STATE_NAME, RECORD_NAME):
+        files.remove(folder / name)
+    record.on_disk = ""
 
 
-def _outputs(folder: Path) -> Iterator[Path]:
-    """Yield what a run writes, complete files before their temporary forms."""
-    suffixes = sorted({layout.suffix for layout in LAYOUTS.values()})
-    names = [folder / name for name in (TRAIN_NAME, *(f"val{suffix}" for suffix in suffixes), CHANGES_NAME)]
-    for end in ("", ".part"):
-        yield from (path for name in names if (path := name.with_name(name.name + end)).exists())
-        for suffix in suffixes:
-            yield from sorted(folder.glob(f"train_shard_[0-9][0-9][0-9][0-9]*{suffix}{end}"))
+def _continued(record: Record, fresh: Record, notes: list[str]) -> Record:
+    """Return the record of a run that goes on with what a command names now."""
+    for note in _few(notes):
+        log.warning("%s: the run goes on, for this concerns what was not read yet", note)
+    record.settings["text_column"] = fresh.settings["text_column"]
+    if has_more(record, fresh.inputs):
+        record.state.is_exhausted = False
+    record.inputs, record.names = fresh.inputs, fresh.names
+    return record
+
+
+def _makes_way(record: Record, refused: list[str]) -> bool:
+    return bool(refused) and _is_demo(record)
+
+
+def _is_demo(record: Record) -> bool:
+    return record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
+
+
+def _refuse(folder: Path, record: Record, settings: OutputOptions, refused: list[str]) -> InputError | None:
+    n_tokens = record.state.train_tokens
+    if _is_demo(record) and refused:
+        return None
+    if refused:
+        return _refusal(folder, record, refused)
+    if settings.max_tokens is not None and n_tokens > settings.max_tokens:
+        return InputError(
+            f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
+            "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
+        )
+    return None
 
 
 def _check_outputs(folder: Path, record: Record) -> None:
@@ -145,10 +224,17 @@ def _check_outputs(folder: Path, record: Record) -> None:
 
 def _refusal(folder: Path, record: Record, differences: list[str]) -> InputError:
     what = "a finished result" if record.state.status == DONE else "an interrupted run"
-    said = "; ".join(differences[:MAX_DIFFERENCES])
-    if len(differences) > MAX_DIFFERENCES:
-        said += f"; and {len(differences) - MAX_DIFFERENCES:,} more"
     return InputError(
-        f"{folder / RECORD_NAME}: {what} of other inputs or settings is already there: {said}",
+        f"{folder / RECORD_NAME}: {what} of other inputs or settings is already there: {'; '.join(_few(differences))}",
         "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
     )
+
+
+def _note(error: InputError) -> None:
+    for line in f"note: {error}".split("\n"):
+        log.warning(line)
+
+
+def _few(differences: list[str]) -> list[str]:
+    n_more = len(differences) - MAX_DIFFERENCES
+    return [*differences[:MAX_DIFFERENCES], *([f"and {n_more:,} more"] if n_more > 0 else [])]

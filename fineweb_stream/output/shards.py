@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from ..support.errors import InputError
 from . import files
 from .layouts import ID_BYTES, NANOGPT, Layout
 from .manifest import State
+from .own import check_own
 
 if TYPE_CHECKING:
     from ..tokenizer.ids import Ids
@@ -23,10 +23,22 @@ def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
     return folder / layout.shard_name(number)
 
 
+def give_name(folder: Path, name: str, state: State, layout: Layout) -> None:
+    """Give a file that the record says is complete its final name, if it has it not yet.
+
+    Raises `InputError` where something stands there that is not of the finished run that goes on.
+    """
+    part = files.part_path(folder / name, state.run)
+    if part.exists():
+        check_own(folder / name, {name: [state.old[name]]} if name in state.old else {}, layout)
+        files.replace(part, folder / name)
+
+
 class ShardWriter:
     """Writes both splits of a run, and takes up again what `state` says is there; the rest is cut off.
 
-    Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths.
+    Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths. A shard that is complete
+    gets its final name by `give_names`, when it is on record: then the name says whose it is.
 
     Raises `DiskError`; `PrepareError` when there is less than the state says; `InputError` when val outgrows a file.
     """
@@ -38,10 +50,10 @@ class ShardWriter:
         self._layout = layout
         self._val = self._open(folder / layout.val_name, state.val_tokens)
         self._shard: files.Part | None = None
+        self._n_named = 0
         try:
-            n_complete = len(state.shard_sha256)
-            self._remove_shards_after(n_complete)
-            self._open_shard(state.train_tokens - n_complete * shard_tokens)
+            self.give_names()
+            self._open_shard(state.train_tokens - self._n_named * shard_tokens)
         except BaseException:
             self.close()
             raise
@@ -81,17 +93,24 @@ class ShardWriter:
 
     def sync(self) -> None:
         """Make durable all that was written; the state may be recorded then."""
-        self._val.sync()
-        if self._shard:
-            self._shard.sync()
+        parts = [part for part in (self._val, self._shard) if part]
+        for part in parts:
+            part.sync()
+        self._state.parts = {part.path.name: [part.n_bytes, part.sha256] for part in parts}
+
+    def give_names(self) -> None:
+        """Give the complete shards, which are on record, their final names."""
+        for number in range(self._n_named, len(self._state.shard_sha256)):
+            give_name(self._folder, self._layout.shard_name(number), self._state, self._layout)
+        self._n_named = len(self._state.shard_sha256)
 
     def finish(self) -> None:
         """Complete the last shard and the validation split, which keeps its temporary name."""
         self._complete_shard()
         self._val.write_header(self._layout.make_header(self._state.val_tokens))
-        self._val.sync()
+        self.sync()
         self.close()
-        self._state.outputs[self._layout.val_name] = {"sha256": self._val.sha256}
+        self._state.outputs[self._layout.val_name] = {"sha256": self._val.sha256, "head": self._val.head}
 
     def close(self) -> None:
         """Leave everything as it is."""
@@ -104,18 +123,16 @@ class ShardWriter:
         self._shard = self._open(shard_path(self._folder, number, self._layout), n_tokens)
 
     def _open(self, path: Path, n_tokens: int) -> files.Part:
-        return files.Part(path, n_tokens * ID_BYTES, header_bytes=self._layout.header_bytes)
+        _, sha256 = self._state.parts.get(path.name, (0, ""))
+        return files.Part(
+            path, n_tokens * ID_BYTES, run=self._state.run, header_bytes=self._layout.header_bytes, sha256=sha256
+        )
 
     def _complete_shard(self) -> None:
         assert self._shard
         self._shard.write_header(self._layout.make_header(self._shard.n_bytes // ID_BYTES))
-        self._shard.finish()
+        self._shard.sync()
+        self._shard.close()
         self._state.shard_sha256.append(self._shard.sha256)
+        self._state.shard_heads.append(self._shard.head)
         self._shard = None
-
-    def _remove_shards_after(self, number: int) -> None:
-        """Delete shards that were begun after the state was recorded."""
-        for path in self._folder.glob(f"train_shard_*{self._layout.suffix}*"):
-            match = re.fullmatch(rf"train_shard_(\d{{4,}})\{self._layout.suffix}(\.part)?", path.name)
-            if match and int(match.group(1)) > number:
-                files.remove(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..inputs.blocks import Source
 from ..inputs.storage import check_unchanged
+from ..output import files
 from ..output.changes import locate
 from ..output.manifest import State
 from ..support.cancel import Cancel
@@ -72,8 +73,8 @@ def _unexpected(error: BaseException, input: Input, place: str, folder: Path) ->
     first_line = str(error).partition("\n")[0].replace(input.path, input.shown)
     message = f"{input.shown}, {place}: {type(error).__name__}: {first_line}"
     try:
-        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write("".join(traceback.format_exception(error)).replace(input.path, input.shown))
-    except OSError:
+        text = "".join(traceback.format_exception(error)).replace(input.path, input.shown)
+        files.append_text(path, text, "prepare.py: tracebacks of unexpected errors")
+    except (OSError, InputError):
         return PrepareError(message, "the traceback could not be written")
     return PrepareError(message, f"the traceback is in {path}")

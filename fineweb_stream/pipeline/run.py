@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..inputs.blocks import Block, Source
+from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
 from ..output.changes import ChangeLog
 from ..output.manifest import DONE, ENCODING, MERGING, Record
@@ -21,6 +23,7 @@ from ..output.shards import ShardWriter
 from ..output.splits import Split, split_documents, split_text
 from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
+from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
 from ..tokenizer.gpt2 import EOT_ID
 from . import report
@@ -65,6 +68,8 @@ class Run:
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
         self._is_worthless = False  # no text at all: then nothing is kept
+        self._is_stream_counted = not self._state.input_read
+        self._tail = b""  # what stands last in the block of a stream that was written last
         self._clock = time.monotonic()
 
     def work(self, executor: Executor | None = None, cluster: Workers | None = None) -> None:
@@ -73,8 +78,8 @@ class Run:
         try:
             if state.status == ENCODING:
                 encoder = get_encoder(self._plan.engine)
-                self._record.about = report.about(encoder.version)
-                self._record.write()
+                self._record.begin(report.about(encoder.version))
+                self._record.clear_parts()
                 self._cluster = cluster
                 if cluster is not None:
                     self._encode(cluster.map_blocks, is_local=False)
@@ -153,52 +158,63 @@ class Run:
         state = self._state
         self._is_whole = False
         if block.source.number != state.input:
-            state.input, state.n_records = block.source.number, 0
-        changes.append(block.source.input, block.source.unit, encoded.changes[state.skip_changes :])
+            state.input, state.offset, state.n_records, state.input_read = block.source.number, 0, 0, 0
+            self._is_stream_counted = True
+        at_start = state.position()
+        changes.append(block.source.input, block.source.unit, encoded.changes)
         split = self._split(block, encoded)
-        val, train = split.val[state.skip_val :], split.train[state.skip_train :]
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
-        writer.write_val(val)
-        has_completed_shard = writer.write_train(train[:room])
+        train = split.train[:room]
+        writer.write_val(split.val)
+        has_completed_shard = writer.write_train(train)
         state.has_text = state.has_text or encoded.has_text
-        state.val_documents += split.val_documents - state.skip_val_documents
-        if room < len(train):  # the block is left where it is: a larger --max-tokens goes on inside it
-            n_documents = int(np.count_nonzero(train[:room] == EOT_ID)) if block.source.unit else 0
-            state.train_documents += n_documents
-            state.skip_train, state.skip_val = state.skip_train + room, len(split.val)
-            state.skip_train_documents += n_documents
-            state.skip_val_documents = split.val_documents
-            state.skip_changes = len(encoded.changes)
-            self._count_bytes(block, encoded, state.skip_train / len(split.train))
-            self._is_whole = self._is_full = True
+        state.val_documents += split.val_documents
+        self._is_full = room < len(split.train)
+        share = room / len(split.train) if self._is_full else 1
+        state.text_bytes += int(encoded.n_bytes * share)
+        state.input_bytes += int(block.n_input_bytes * share)
+        if self._is_full:  # the block is left where it is: a larger --max-tokens begins it anew
+            state.train_documents += int(np.count_nonzero(train == EOT_ID)) if block.source.unit else 0
+            state.snapshot = at_start
             return has_completed_shard
-        state.train_documents += split.train_documents - state.skip_train_documents
-        state.skip_val = state.skip_train = state.skip_val_documents = state.skip_train_documents = 0
-        state.skip_changes = 0
-        state.offset = block.stop
+        state.train_documents += split.train_documents
         state.n_records += encoded.n_records
-        self._count_bytes(block, encoded, 1)
         state.n_eot_in_text += encoded.n_eot_in_text
+        self._move_on(block)
         self._is_whole = True
         return has_completed_shard
 
-    def _count_bytes(self, block: Block, encoded: Encoded, share: float) -> None:
-        """Count a block's bytes up to `share` of it; what was counted of it before is not counted twice."""
+    def _move_on(self, block: Block) -> None:
+        """Note how far the input was read."""
         state = self._state
-        n_text, n_input = int(encoded.n_bytes * share), int(block.n_input_bytes * share)
-        state.text_bytes += n_text - state.skip_text_bytes
-        state.input_bytes += n_input - state.skip_input_bytes
-        state.skip_text_bytes, state.skip_input_bytes = (n_text, n_input) if share < 1 else (0, 0)
+        if block.source.input.is_stream and not self._is_stream_counted:
+            state.input_bytes -= state.input_read  # a stream that is taken up again counts from its start
+            state.input_read = 0
+        self._is_stream_counted = True
+        state.offset = block.stop
+        state.input_read += block.n_input_bytes
+        self._tail = block.data[-END_BYTES:] if isinstance(block.data, bytes) else b""
+
+    def _place(self) -> list[Any]:
+        """Return length and hash of what stands before the place that was reached, where it may be asked for later."""
+        state, source = self._state, self._sources[self._state.input]
+        if source.input.is_remote or source.input.is_stdin or source.unit == "row" or not state.offset:
+            return []
+        n_bytes = min(END_BYTES, state.offset)
+        if not source.input.is_stream:
+            sha256 = place_hash(source.input, state.offset, n_bytes)
+            return [n_bytes, sha256] if sha256 else []
+        return [len(self._tail), hash_bytes(self._tail)] if self._tail else state.place
 
     def _split(self, block: Block, encoded: Encoded) -> Split:
         settings, state = self._settings, self._state
         if not block.source.unit:
-            return split_text(encoded.ids, block.split, state.val_tokens - state.skip_val, settings.val_tokens)
+            return split_text(encoded.ids, block.split, state.val_tokens, settings.val_tokens)
         return split_documents(
             encoded.ids,
             encoded.ends,
-            state.n_documents - state.skip_train_documents - state.skip_val_documents,
-            state.val_tokens - state.skip_val,
+            state.n_documents,
+            state.val_tokens,
             ratio=settings.val_ratio,
             tokens=settings.val_tokens,
             seed=settings.seed,
@@ -208,7 +224,9 @@ class Run:
         """Make the data durable, then the record that speaks of it."""
         writer.sync()
         changes.sync()
+        self._state.place = self._place()
         self._write_record()
+        writer.give_names()
 
     def _write_record(self) -> None:
         now = time.monotonic()
@@ -225,8 +243,9 @@ class Run:
         except InputError:
             self._is_worthless = True
             raise
+        self._state.snapshot = self._state.snapshot or self._state.position()
         writer.finish()
-        changes.finish()
+        changes.sync()
         self._state.status = MERGING
         self._is_whole = True
         self._write_record()
@@ -235,12 +254,12 @@ class Run:
         state = self._state
         merge(self._folder, state, self._settings, commit=self._write_record, check=self._cancel.check)
         self._cancel.check()
-        give_names(self._folder, state)
+        give_names(self._folder, state, self._record.layout)
         state.status = DONE
         self._write_record()
 
     def _saved(self) -> str:
-        if not self._n_saved or self._is_worthless:
-            clear(self._folder)  # nothing is lost: nothing was there
+        if (not self._n_saved or self._is_worthless) and not self._state.old:
+            clear(self._folder, self._record)  # nothing is lost: nothing was there
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"

@@ -60,6 +60,28 @@ def is_remote(name: str) -> bool:
     return _SHORT.fullmatch(name) is not None and not os.path.lexists(name)
 
 
+def may_stand_for(name: str, url: str) -> bool:
+    """Tell whether a file's URL is one that `list_remote(name)` may return, without asking anybody.
+
+    >>> may_stand_for("fineweb:sample-10BT", "hf://datasets/HuggingFaceFW/fineweb@0a1b/sample/10BT/0.parquet")
+    True
+    >>> may_stand_for("hf://datasets/a/b/c", "hf://datasets/a/b@0a1b/d"), may_stand_for("a.txt", "file:///b.txt")
+    (False, False)
+    """
+    if not is_remote(name) or "/../" in url:
+        return False
+    if name.lower().startswith(("http://", "https://")):
+        return url == name
+    try:
+        name = _expand_short(name)
+    except InputError:
+        return False
+    if name.startswith("hf://"):
+        name, url = (re.sub(r"^(hf://[^/]+/[^/]+/[^/@]+)@[^/]+", r"\1", address) for address in (name, url))
+    folder = re.sub(r"[^/]*[*?\[].*$", "", name).rstrip("/")
+    return "://" in folder and (url == folder or url.startswith(f"{folder}/"))
+
+
 def list_remote(name: str, revision: str | None = None, wait: Waiter = pause) -> list[RemoteFile]:
     """Return the files behind a name that `is_remote`, in no order; `revision` is for the Hub, `main` by default.
 

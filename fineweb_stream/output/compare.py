@@ -1,0 +1,132 @@
+"""A new command and what is on record: what was read must be what it was; what was not read yet may change.
+
+Inputs that were read are *behind*, one that was begun is in the *midst*, the others are *ahead*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
+from ..support.model import Input
+from .manifest import Record, portable
+
+PlaceHash = Callable[[Input, int, int], str]
+"""What gives the SHA-256 of some bytes right before an offset: `(input, offset, n_bytes)`; "" where it cannot."""
+
+
+def compare(
+    record: Record, settings: dict[str, Any], inputs: list[Input], place_hash: PlaceHash
+) -> tuple[list[str], list[str]]:
+    """Return what forbids that a command continues the run, and what has changed and may: one sentence each."""
+    now = portable(inputs)
+    refused = _settings_changed(record, settings)
+    behind, is_begun = _read_so_far(record)
+    n_fixed = behind + is_begun
+    before_fixed, now_fixed = record.inputs[:n_fixed], now[:n_fixed]
+    is_moved = False
+    if is_begun and len(now) >= n_fixed and not _is_same(before_fixed[-1], now[behind]):
+        is_moved = _is_same_so_far(record, before_fixed[-1], inputs[behind], place_hash)
+        if is_moved:
+            before_fixed = [*before_fixed[:-1], now[behind]]
+    found = _differences(before_fixed, now_fixed, now)
+    refused += [f"{what}: it was read already" for what in found]
+    notes = []
+    if not refused and settings["text_column"] != record.settings["text_column"]:
+        notes.append(f"--text-column was {record.settings['text_column']!r} and is {settings['text_column']!r}")
+    if is_moved:
+        notes.append(f"the input {inputs[behind].shown} changed behind the place where the run goes on")
+    if not found:
+        notes += _differences(record.inputs[n_fixed:], now[n_fixed:], now[n_fixed:])
+    if not refused and notes and _val_would_move(record, now):
+        refused.append("the share of the text that is val would change with the inputs' sizes")
+    return refused, notes
+
+
+def has_more(record: Record, inputs: list[Input]) -> bool:
+    """Tell whether a command names inputs behind the end of all that were read."""
+    return record.state.is_exhausted and len(inputs) > len(record.inputs)
+
+
+def _settings_changed(record: Record, settings: dict[str, Any]) -> list[str]:
+    before = record.settings
+    changed = [name for name, value in settings.items() if before.get(name) != value]
+    if "layout" in changed and "keep_shards" in changed:
+        changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
+    if "text_column" in changed and not _read_so_far(record)[1] and not record.state.is_exhausted:
+        changed.remove("text_column")  # it concerns what was not begun
+    return [f"--{name.replace('_', '-')} was {before.get(name)!r} and is {settings[name]!r}" for name in changed]
+
+
+def _read_so_far(record: Record) -> tuple[int, bool]:
+    """Return how many inputs were read wholly, and whether another was begun."""
+    state = record.state
+    if state.is_exhausted:
+        return len(record.inputs), False
+    if state.input >= len(record.inputs) or not state.offset:
+        return state.input, False
+    size = record.inputs[state.input].size
+    is_whole = 0 < size <= state.input_read
+    return state.input + is_whole, not is_whole
+
+
+def _is_same(before: Input, now: Input) -> bool:
+    """Tell whether a file is the one on record, whatever its time and, here, its path."""
+    a, b = content_of(before.fingerprint), content_of(now.fingerprint)
+    is_local = bool(changed_at(now.fingerprint))
+    if is_local and not changed_at(before.fingerprint):  # the version before knew a file by its time
+        b = changed_at(now.fingerprint)
+    kinds = [(i.format, i.size, i.is_stream, i.compression) for i in (before, now)]
+    return a == b and kinds[0] == kinds[1] and (before.path == now.path or is_local)
+
+
+def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: PlaceHash) -> bool:
+    """Tell whether what was read of a file that has changed is in it still: how it begins, and what stands before."""
+    state = record.state
+    if not (state.place and head_of(before.fingerprint) and head_of(now.fingerprint)):
+        return False
+    if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
+        return False
+    try:
+        head = head_of(file_fingerprint(now.path, min(END_BYTES, before.size)))
+    except OSError:
+        return False
+    n_bytes, sha256 = state.place
+    return head == head_of(before.fingerprint) and place_hash(now, state.offset, n_bytes) == sha256
+
+
+def _differences(before: list[Input], now: list[Input], named: list[Input]) -> list[str]:
+    """Say what is not the same in two rows of inputs; `named` are all that might have been meant."""
+    if len(before) == len(now) and all(map(_is_same, before, now)):
+        return []
+    was, here = ({input.path: input for input in inputs} for inputs in (before, now))
+    anywhere = {input.path for input in named}
+    found = [f"the input {path} was not there" for path in here if path not in was]
+    found += [f"the input {path} was there and is not named now" for path in was if path not in anywhere]
+    for path in here:
+        if path in was and not _is_same(was[path], here[path]):
+            if here[path].is_stdin:
+                found.append("standard input begins with something else")
+            else:
+                found.append(f"the input {path} changed: {_describe(was[path])}, now {_describe(here[path])}")
+    return found or ["the inputs were named in another order"]
+
+
+def _val_would_move(record: Record, now: list[Input]) -> bool:
+    """Tell whether the end of val, a share of all bytes of plain text, is not behind the place that was reached."""
+    settings = record.settings
+    is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
+    if not is_plain or settings.get("val_tokens") is not None or any(input.is_stream for input in now):
+        return False
+    sizes = [[input.size for input in inputs] for inputs in (record.inputs, now)]
+    if sum(sizes[0]) == sum(sizes[1]):
+        return False
+    reached = sum(sizes[0][: record.state.input]) + record.state.offset
+    return bool(reached < math.ceil(settings["val_ratio"] * max(map(sum, sizes))))
+
+
+def _describe(input: Input) -> str:
+    date = date_of(input.fingerprint)
+    return f"{input.size:,} bytes of {input.format}" + (f" of {date}" if date else "")

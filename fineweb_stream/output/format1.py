@@ -1,0 +1,49 @@
+"""The record that version 0.1.0 wrote: one file with the state in it, replaced as a whole at each commit.
+
+It becomes a record of today, so that the run goes on, or its files are recognised. Temporary files were called
+`NAME.part` then: such a run's number is empty.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..support.errors import PrepareError
+from .manifest import DONE, ENCODING, Record, State, _checksum, check_manifest, check_state
+
+_SKIPPED = ("train_tokens", "val_tokens", "train_documents", "val_documents", "text_bytes", "input_bytes")
+_COUNTERS = (
+    *("skip_train", "skip_val", "skip_train_documents", "skip_val_documents"),
+    *("skip_text_bytes", "skip_input_bytes"),
+)
+
+
+def read_format1(path: Path, content: dict[str, Any], sha256: str) -> Record:
+    """Return the record; `ValueError`, `TypeError` or `KeyError` for a damaged one."""
+    if content.pop("checksum") != _checksum(content):
+        raise ValueError("its checksum is not that of its content")
+    content["inputs"] = [
+        {"fingerprint" if name == "modified" else name: value for name, value in input.items()}
+        for input in content["inputs"]
+    ]
+    inputs, settings, names, about = check_manifest(content)
+    record = Record(path, settings, inputs, State(), names, about, sha256, is_old=True)
+    old = dict(content["state"])
+    old["shard_heads"] = [""] * len(old["shard_sha256"])
+    state = record.state = check_state(old, record)
+    skipped = [old.get(name, 0) for name in _COUNTERS]
+    if not all(type(n) is int and n >= 0 for n in skipped):
+        raise TypeError("skip counters")
+    if old.get("skip_changes") or (any(skipped) and state.status == ENCODING):
+        raise PrepareError(
+            f"{path}: version 0.1.0 stopped this run inside a block (--max-tokens), with changes or interrupted again",
+            "continue with version 0.1.0, or move it and the outputs away, or choose another folder with --out",
+        )
+    if state.status != ENCODING:  # it may go on from where that block began
+        state.snapshot = state.position()
+        for name, n in zip(_SKIPPED, skipped, strict=True):
+            state.snapshot[name] = max(state.snapshot[name] - n, 0)
+    if state.status == DONE and not set(state.outputs):
+        raise ValueError("outputs")
+    return record

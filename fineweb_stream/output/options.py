@@ -1,0 +1,28 @@
+"""What the outputs of a run need to know of its settings."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class OutputOptions(Protocol):
+    """The settings of a run, as far as its outputs are concerned."""
+
+    @property
+    def shard_tokens(self) -> int:
+        """How many tokens each shard but the last has."""
+
+    @property
+    def keep_shards(self) -> bool:
+        """Whether the shards stay beside `train.bin`."""
+
+    @property
+    def layout(self) -> str:
+        """The name of the layout."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        """After how many training tokens the run ends."""
+
+    def fixed(self) -> dict[str, Any]:
+        """The settings that a run cannot change when it goes on."""

@@ -1,0 +1,112 @@
+"""Whose file is it: which names are a run's, and whether what stands there is what its record speaks of.
+
+A file is the run's own if the record names it and it looks as the record says: its name, its size, how its content
+begins. (One that was cut is own, too: nothing is in it that the run has not written.) Temporary files have the run's
+number in their names. Nothing else is ever opened for writing, renamed over or deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..support.errors import InputError
+from . import files
+from .layouts import Layout
+
+OUTPUT_NAME = r"train\.bin|val\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl"
+"""What a run makes (a pattern), in any layout."""
+
+RECORD_START = b'{\n "format": 2,'
+"""How a manifest begins."""
+
+RECORD_NAMES = ("prepare.json", "prepare.state.json", "prepare.lock", "prepare.log")
+
+Owned = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Names -> what may stand there: `bytes`, `head` (hexadecimal; "" where it is not known) and `tokens`."""
+
+
+def is_output(name: str) -> bool:
+    """Tell whether a name is one that a run gives to what it makes.
+
+    >>> [is_output(name) for name in ("train_shard_0007.bin", "train_shard_0007_copy.bin", "val.txt")]
+    [True, False, False]
+    """
+    return re.fullmatch(OUTPUT_NAME, name) is not None
+
+
+def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) -> bool:
+    """Tell whether a file is one of those that are `known`, or the beginning of one."""
+    if files.kind_of(path):
+        return False
+    for entry in known:
+        has_header = path.suffix in (".bin", ".npy")
+        n_tokens = entry.get("tokens", 0)
+        if n_tokens > layout.max_tokens:
+            continue
+        start = layout.make_header(n_tokens) if has_header else b""
+        start += bytes.fromhex(entry.get("head", ""))
+        size = path.stat().st_size
+        if size <= entry["bytes"] and b"".join(files.read_pieces(path, 0, len(start))) == start[:size]:
+            return True
+    return False
+
+
+def check_folder(folder: Path, owned: Owned, layout: Layout) -> None:
+    """Raise `InputError` for the first file under a run's name that is not the run's own, or no regular file."""
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        if not is_output(name) and name not in RECORD_NAMES:
+            continue
+        files.refuse_irregular(folder / name)
+        if is_output(name):
+            check_own(folder / name, owned, layout)
+
+
+def check_own(path: Path, owned: Owned, layout: Layout) -> None:
+    """Raise `InputError` where something stands under a name that is not what the record says."""
+    if os.path.lexists(path) and not looks_own(path, owned.get(path.name, ()), layout):
+        what = (
+            "is not the file that the record speaks of"
+            if path.name in owned
+            else "is already there, and not of this run"
+        )
+        raise InputError(
+            f"{path} {what}",
+            "it is left alone, with --overwrite too: move it away, or choose another folder with --out",
+        )
+
+
+def check_inputs(folder: Path, paths: Iterable[str]) -> None:
+    """Raise `InputError` for an input that stands where a run writes."""
+    here = os.path.realpath(folder)
+    for path in paths:
+        place, name = os.path.split(os.path.realpath(path))
+        if place == here and (is_output(name) or name in RECORD_NAMES):
+            raise InputError(
+                f"{path}: an input under the name of an output of this folder",
+                "give the input another name, or choose another folder with --out",
+            )
+
+
+def orphans(folder: Path) -> Iterator[Path]:
+    """Yield what is left of a record where the power went off, or the run was killed, while it wrote its first."""
+    for name in sorted(os.listdir(folder)):
+        path = folder / name
+        if re.fullmatch(r"prepare\.json\.[0-9a-f]{12}\.part", name) and not files.kind_of(path):
+            start = b"".join(files.read_pieces(path, 0, len(RECORD_START)))
+            if RECORD_START.startswith(start.rstrip(b"\0")):
+                yield path
+
+
+def own_parts(folder: Path, run: str) -> Iterator[Path]:
+    """Yield the temporary files of a run: under its number, they are nobody else's."""
+    end = rf"\.{re.escape(run)}\.part" if run else r"\.part"
+    pattern = re.compile(rf"(?:{OUTPUT_NAME}|{'|'.join(map(re.escape, RECORD_NAMES))}){end}")
+    yield from (folder / name for name in sorted(os.listdir(folder)) if pattern.fullmatch(name))

@@ -1,0 +1,66 @@
+"""What a file is known by: when it was changed, and a hash of how it begins and ends.
+
+The time tells, while a run is on, that a file is written to. A run that goes on asks for size and hashes alone: a file
+that was copied, or that is named in another way, is the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+END_BYTES = 4096
+
+_FINGERPRINT = re.compile(r"(\d{1,20}) head:([0-9a-f]{32}) tail:([0-9a-f]{32})")
+
+
+def file_fingerprint(path: str | os.PathLike[str], head_bytes: int = END_BYTES) -> str:
+    """Return the fingerprint of a file as it is now; its head is the first `head_bytes`. Raises `OSError`."""
+    with Path(path).open("rb") as file:
+        info = os.fstat(file.fileno())
+        head = file.read(head_bytes)
+        file.seek(max(info.st_size - END_BYTES, 0))
+        tail = file.read(END_BYTES)
+    return f"{info.st_mtime_ns} head:{_hash(head)} tail:{_hash(tail)}"
+
+
+def changed_at(fingerprint: str) -> str:
+    """Return the time in a fingerprint (nanoseconds since 1970), "" where it has none."""
+    return fingerprint.partition(" ")[0] if _FINGERPRINT.fullmatch(fingerprint) else ""
+
+
+def content_of(fingerprint: str) -> str:
+    """Return what of a fingerprint stays the same when a file is copied.
+
+    >>> content_of(f"5 head:{'0' * 32} tail:{'0' * 32}")[:10], content_of("W/x")
+    ('head:00000', 'W/x')
+    """
+    return fingerprint.partition(" ")[2] if _FINGERPRINT.fullmatch(fingerprint) else fingerprint
+
+
+def head_of(fingerprint: str) -> str:
+    """Return the hash of the head in a fingerprint, "" where it has none."""
+    match = _FINGERPRINT.fullmatch(fingerprint)
+    return match[2] if match else ""
+
+
+def date_of(fingerprint: str) -> str:
+    """Return the time in a fingerprint as a person reads it, "" where it has none."""
+    time = changed_at(fingerprint) or (fingerprint if fingerprint.isdecimal() else "")
+    try:
+        moment = datetime.fromtimestamp(int(time or "x") / 1e9, timezone.utc).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def hash_bytes(data: bytes) -> str:
+    """Return the SHA-256 of some bytes (hexadecimal)."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _hash(data: bytes) -> str:
+    return hash_bytes(data)[:32]
