@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["tiktoken", "numpy", "psutil", "fastokens", "orjson", "pyarrow"]
+# dependencies = ["tiktoken", "numpy", "psutil", "gigatoken", "orjson", "pyarrow"]
 # ///
 """Turn text into nanoGPT's train.bin and val.bin, beside this script.
 

@@ -32,7 +32,6 @@ from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, log, printed
 from .support.waiting import until
-from .tokenizer.loading import start_fastokens
 
 if TYPE_CHECKING:
     from .pipeline.plan import Estimate
@@ -210,9 +209,7 @@ def _say_plan(
 
 @contextlib.contextmanager
 def _engine_loading(engine: str) -> Iterator[None]:
-    """Load the engine, which takes longest, while all else is made ready: NumPy and what needs it is imported later."""
-    if engine == "fastokens":
-        start_fastokens()
+    """Load the engine, which takes longest, while all else is made ready."""
     from .pipeline.worker import get_encoder
 
     def load() -> None:

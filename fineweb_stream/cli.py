@@ -188,9 +188,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--engine",
         default="auto",
-        choices=("auto", "tiktoken", "fastokens"),
         metavar="E",
-        help="what encodes: auto (default: the fastest), tiktoken, fastokens",
+        help="what encodes: tiktoken, gigatoken, or auto, the fastest that is there (default)",
     )
     add("--workers", type=_count, metavar="N", help="threads that encode (default: one for each CPU)")
     add(

@@ -39,11 +39,11 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fineweb_stream.api.has_listener", lambda: False)
 
 
-@pytest.fixture(params=["tiktoken", "fastokens"])
+@pytest.fixture(params=["tiktoken", "gigatoken"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine that is installed."""
-    if request.param == "fastokens":
-        pytest.importorskip("fastokens")
+    if request.param == "gigatoken":
+        pytest.importorskip("gigatoken")
     return str(request.param)
 
 

@@ -338,7 +338,8 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
     "arguments, part",
     [
         (["--val-ratio", "1.5"], "--val-ratio 1.5"), (["--shard-tokens", "many"], "not a size: 'many'"),
-        (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "invalid choice"),
+        (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "no such engine: 'gpt'"),
+        (["--engine", "fastokens"], "gigatoken took its place"),
         (["--nonsense"], "--nonsense"),
         (["--workers", "0"], "not a number of threads"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),

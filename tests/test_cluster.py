@@ -202,7 +202,7 @@ def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.Lo
     caplog.set_level(logging.INFO, "fineweb_stream")
     prepare(write_corpus("jsonl", tmp_path), tmp_path / "out", cluster=address)
     said = "\n".join(caplog.messages)
-    assert re.search(r"^memory: budget .*; (fastokens|tiktoken) on the workers, whose memory is their own$", said, re.M)
+    assert re.search(r"^memory: budget .*; (gigatoken|tiktoken) on the workers, whose memory is their own$", said, re.M)
     assert re.search(r"^disk: .* free$", said, re.M)
 
 
@@ -359,19 +359,19 @@ def test_workers_that_cannot_see_the_input(dask: Dask, tmp_path: Path) -> None:
 
 def test_workers_without_an_extra(dask: Dask, tmp_path: Path) -> None:
     """The package and the command that brings it are named."""
-    pytest.importorskip("fastokens")
+    pytest.importorskip("gigatoken")
     blocker = tmp_path / "blocker"
     blocker.mkdir()
     (blocker / "sitecustomize.py").write_text(
         "import importlib.util\nreal = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *a: None if name == 'fastokens' else real(name, *a)\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'gigatoken' else real(name, *a)\n"
     )
     (blocker / "fineweb_stream").symlink_to(ROOT / "fineweb_stream")
     address = dask.start_scheduler()
     dask.start_worker(path=blocker)
-    said = complaint(address, write_corpus("txt", tmp_path), "fastokens")
-    assert "fastokens is not installed\n" in said
-    assert "type there: pip install fastokens" in said
+    said = complaint(address, write_corpus("txt", tmp_path), "gigatoken")
+    assert "gigatoken is not installed\n" in said
+    assert "type there: pip install gigatoken" in said
 
 
 @pytest.mark.parametrize("version", ["9.9.9", None])

@@ -54,7 +54,7 @@ def write_documents(kind: str, folder: Path, docs: list[str]) -> tuple[Path, dic
     shard_tokens=st.integers(1, 50),
     workers=st.integers(1, 8),
     val_ratio=st.sampled_from([0.0005, 0.1, 0.5]),
-    engine=st.sampled_from(["tiktoken", "fastokens"]),
+    engine=st.sampled_from(["tiktoken", "gigatoken"]),
 )
 def test_plain_text_is_exact(reference, text, block_bytes, shard_tokens, workers, val_ratio, engine) -> None:
     """C1: val.bin and then train.bin are tiktoken's ids of the file, for every block, shard and worker count."""

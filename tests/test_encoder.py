@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from concurrent.futures import ThreadPoolExecutor
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineweb_stream.pipeline.iterate import iter_ids
 from fineweb_stream.pipeline.worker import get_encoder
 from fineweb_stream.support.cancel import Cancel
 from fineweb_stream.support.errors import Cancelled, EngineError, InputError
 from fineweb_stream.tokenizer import encoder as encoder_module
-from fineweb_stream.tokenizer.cuts import iter_chunks
-from fineweb_stream.tokenizer.encoder import Encoder
+from fineweb_stream.tokenizer import engines, newest
+from fineweb_stream.tokenizer.batch import join_texts
+from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
+from fineweb_stream.tokenizer.engines import Gigatoken
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import document_ids
@@ -27,7 +30,7 @@ from .strategies import documents
 def test_equals_tiktoken(reference, batch: list[str]) -> None:
     """Every text of a batch has tiktoken's ids, with both engines, and ends where `ends` says."""
     expected = document_ids(reference, batch)
-    for engine in ("tiktoken", "fastokens"):
+    for engine in ("tiktoken", "gigatoken"):
         ids, ends = get_encoder(engine).encode(batch, eot=True)
         assert ids.dtype == np.uint16
         assert [part.tolist() for part in np.split(ids, ends[:-1])] == expected
@@ -38,7 +41,7 @@ def test_equals_tiktoken(reference, batch: list[str]) -> None:
 @given(text=st.text(st.characters(codec=None), max_size=40))
 def test_lone_surrogates_are_replaced(reference, text: str) -> None:
     """Lone surrogates become U+FFFD, as in `encode_ordinary`."""
-    for engine in ("tiktoken", "fastokens"):
+    for engine in ("tiktoken", "gigatoken"):
         assert get_encoder(engine).encode([text])[0].tolist() == reference.encode_ordinary(text)
 
 
@@ -79,11 +82,8 @@ def test_threads_share_an_encoder(reference, engine: str, n_threads: int) -> Non
 
 @pytest.mark.parametrize("eot", [False, True])
 def test_batches_of_any_shape_give_the_same_ids(reference, engine: str, eot: bool, monkeypatch) -> None:
-    """Many short texts, a few that fill a call each, long ones in chunks, in any order."""
-    monkeypatch.setattr(encoder_module, "BATCH_CHARS", 100)
-    monkeypatch.setattr(encoder_module, "BATCH_TEXTS", 3)
-    monkeypatch.setattr(encoder_module, "CHUNK_CHARS", 60)
-    monkeypatch.setattr(encoder_module, "iter_chunks", lambda text: iter_chunks(text, 60))
+    """Many short texts, a few that fill a call each, long ones in pieces, in any order."""
+    monkeypatch.setattr(encoder_module, "CALL_BYTES", 60)
     lengths = [1, 2, 0, 9, 70, 71, 5, 59, 60, 61, 300, 300, 0, 0, 0, 0, 20, 700, 1, 0]
     texts = [("some words, it's " * 50)[:length] for length in lengths]
     ids, ends = get_encoder(engine).encode(texts, eot=eot)
@@ -92,61 +92,152 @@ def test_batches_of_any_shape_give_the_same_ids(reference, engine: str, eot: boo
     assert ends.tolist() == list(itertools.accumulate(map(len, expected)))
 
 
+def test_every_character_there_is() -> None:
+    """Where its class decides, the fast engine's tables agree on each that is not kept from it."""
+    pytest.importorskip("gigatoken")
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and not newest._is_new(code)]
+    fast, exact = get_encoder("gigatoken")._encode, get_encoder("tiktoken")._encode
+    for start in range(0, len(codes), 4096):
+        data, ends = join_texts([f"{chr(code)}'s1{chr(code)}a {chr(code)}" for code in codes[start : start + 4096]])
+        assert np.array_equal(fast(data, ends), exact(data, ends)), hex(codes[start])
+
+
+@pytest.mark.parametrize("text", ["\u088f's", "x\ua7cf'll", "\U000323b0's", "a \U0003fffd b"])
+def test_the_newest_characters_are_exact(reference, engine: str, text: str) -> None:
+    """Letters that one engine knows and the other does not have tiktoken's ids, among any others."""
+    for batch in ([text], ["before", "é日本👍" + text + "👍", "after"]):
+        assert get_encoder(engine).encode(batch)[0].tolist() == [
+            i for one in batch for i in reference.encode_ordinary(one)
+        ]
+
+
+@given(text=st.text(st.one_of(st.characters(), st.sampled_from("\u088f\ua7cf\U000323b0\u0560д漢👍a "))))
+def test_the_newest_characters_are_found(text: str) -> None:
+    """Anywhere in UTF-8, from U+0500 on, and nothing else is taken for one."""
+    expected = any(newest._is_new(ord(char)) for char in text if ord(char) >= 0x500)
+    assert newest.has_newest(text.encode()) == expected
+
+
 def test_nothing_gives_nothing(engine: str) -> None:
     """No texts, or empty ones, have no ids but the end-of-text."""
     assert [a.tolist() for a in get_encoder(engine).encode([])] == [[], []]
     assert [a.tolist() for a in get_encoder(engine).encode(["", ""], eot=True)] == [[EOT_ID] * 2, [1, 2]]
 
 
-def test_wrong_engine_is_caught_at_the_start(monkeypatch) -> None:
+@pytest.fixture
+def spoiled(monkeypatch):
+    """An encoder whose fast engine's ids go through a function; `None` gives the right ones."""
+    pytest.importorskip("gigatoken")
+    right = Gigatoken.__call__
+    spoil = []
+
+    def call(self, data, ends):
+        ids = right(self, data, ends)
+        return spoil[0](ids) if spoil else ids
+
+    monkeypatch.setattr(Gigatoken, "__call__", call)
+    return spoil
+
+
+def test_wrong_engine_is_caught_at_the_start(spoiled) -> None:
     """An engine that is wrong on one of the hard texts is refused, with the way out."""
-    pytest.importorskip("fastokens")
-    right = encoder_module.fastokens_engine()
-
-    def wrong(batch):
-        ids, lengths = right(batch)
-        return ids + (ids == 220).astype(np.uint32), lengths
-
-    monkeypatch.setattr(encoder_module, "fastokens_engine", lambda: wrong)
+    spoiled.append(lambda ids: ids + (ids == 220).astype(np.uint32))
     with pytest.raises(EngineError, match="--engine tiktoken"):
-        Encoder("fastokens")
+        Encoder("gigatoken")
 
 
-def test_wrong_engine_is_caught_in_a_sample(monkeypatch) -> None:
+@pytest.mark.parametrize("n_words", [1, 400_000])
+def test_wrong_engine_is_caught_in_a_sample(spoiled, n_words: int) -> None:
     """An engine that is wrong on one text is caught where that text is checked, and names it."""
-    pytest.importorskip("fastokens")
-    encoder = Encoder("fastokens")
-    right = encoder._encode
-
-    def wrong(batch):
-        ids, lengths = right(batch)
-        return np.where(ids == 31373, 0, ids).astype(np.uint32), lengths
-
-    monkeypatch.setattr(encoder, "_encode", wrong)
-    encoder.encode(["some text", "hello there"], check_chars=0)
-    with pytest.raises(EngineError, match="'hello there' differently"):
-        encoder.encode(["some text", "hello there"], check_chars=100)
+    encoder = Encoder("gigatoken")
+    spoiled.append(lambda ids: np.where(ids == 31373, 0, ids))
+    texts = ["some text", "hello there" + " word" * n_words]
+    encoder.encode(texts, check_chars=0)
+    with pytest.raises(EngineError, match=r"'hello there.*' differently"):
+        encoder.encode(texts, check_chars=100)
 
 
-def test_stop_is_heard_between_batches(engine: str) -> None:
-    """A stop ends a long encode after at most one call of the engine."""
-    cancel, encoder = Cancel(), get_encoder(engine)
-    n_calls, encode = [], encoder._encode
+def test_a_lost_end_is_caught(spoiled) -> None:
+    """An engine that drops the end of one document is caught in the call where it does."""
+    encoder = Encoder("gigatoken")
+    spoiled.append(lambda ids: np.delete(ids, np.flatnonzero(ids == EOT_ID)[:1]))
+    with pytest.raises(EngineError, match=r"returned 2 ends of documents for 3 \(documents 1 to 3 of a block\)"):
+        encoder.encode(["a", "b", "c"])
 
-    def cancel_after_one(texts: list[str]) -> object:
-        n_calls.append(len(texts))
-        cancel.set()
-        return encode(texts)
 
-    with mock.patch.object(encoder, "_encode", cancel_after_one), pytest.raises(Cancelled):
-        encoder.encode(["some words " * 200_000] * 3, cancel=cancel)
-    assert len(n_calls) == 1
+def test_the_end_in_a_text_is_caught() -> None:
+    """Nobody can know what stands for an end; a text that has it all the same is never two documents."""
+    pytest.importorskip("gigatoken")
+    encoder = Encoder("gigatoken")
+    with pytest.raises(EngineError, match="returned 3 ends of documents for 2"):
+        encoder.encode(["a", f"b{encoder._encode.separator.decode()}c"])
+    assert Encoder("gigatoken")._encode.separator != encoder._encode.separator
+
+
+def test_where_an_engine_is_wrong_is_said(spoiled, tmp_path) -> None:
+    """The file and the bytes of the block are named."""
+    get_encoder("gigatoken")
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    spoiled.append(lambda ids: ids[ids != EOT_ID])
+    with pytest.raises(EngineError, match=r"a\.jsonl, bytes 0 to 32: gigatoken .* returned 0 ends"):
+        list(iter_ids(tmp_path / "a.jsonl", engine="gigatoken"))
+
+
+@pytest.mark.parametrize("limit", [0, 100_000])
+def test_a_forgotten_tokenizer_changes_nothing(reference, monkeypatch, limit: int) -> None:
+    """When a tokenizer may have come to remember too much another takes its place, with the same ids."""
+    pytest.importorskip("gigatoken")
+    monkeypatch.setattr(engines, "CACHE_BYTES", limit)
+    encoder = Encoder("gigatoken")
+    before = list(encoder._encode._free)
+    texts = [f"words {i} and {i * 977}, " * 999 for i in range(20)]
+    for text in texts:
+        assert encoder.encode([text])[0].tolist() == reference.encode_ordinary(text)
+    assert encoder._encode._free == [] if not limit else encoder._encode._free != before
+
+
+def test_without_a_folder_for_temporary_files(reference, monkeypatch) -> None:
+    """The vocabulary is handed over another way, with the same ids."""
+    pytest.importorskip("gigatoken")
+
+    def refuse(**options):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    ids, _ = Encoder("gigatoken").encode([*HARD_TEXTS, "<|endoftext|>"], eot=True)
+    assert ids.tolist() == [i for text in [*HARD_TEXTS, "<|endoftext|>"] for i in document_ids(reference, [text])[0]]
+
+
+def test_nothing_is_left_in_the_folder_for_temporary_files(monkeypatch, tmp_path) -> None:
+    """The file that the vocabulary is handed over in is gone when it is read."""
+    pytest.importorskip("gigatoken")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    Encoder("gigatoken").encode(["a"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_encoder_pickles(engine: str) -> None:
+    """It is made anew where it comes to."""
+    encoder = pickle.loads(pickle.dumps(get_encoder(engine)))
+    assert encoder.version == get_encoder(engine).version
+    assert encoder.encode(["hello world"])[0].tolist() == [31373, 995]
+
+
+def test_stop_is_heard_between_calls(engine: str) -> None:
+    """A token that is set ends a long encode after at most one call of the engine."""
+    cancel = Cancel()
+    cancel.set()
+    data, ends = join_texts(["some words " * 200_000] * 3)
+    with pytest.raises(Cancelled):
+        get_encoder(engine).encode_utf8(data, ends, cancel=cancel)
 
 
 def test_unknown_engine() -> None:
     """The engines are named when another is asked for."""
-    with pytest.raises(InputError, match="tiktoken, fastokens"):
+    with pytest.raises(InputError, match="tiktoken, gigatoken"):
         Encoder("gpt")
+    with pytest.raises(InputError, match="gigatoken took its place"):
+        Encoder("fastokens")
 
 
 def test_one_text_is_no_sequence_of_texts() -> None:

@@ -137,18 +137,18 @@ def test_bad_budgets(memory: str) -> None:
 @pytest.mark.parametrize(
     "budget_mb, engine, asked, expected",
     [
-        (4000, "auto", 8, ("fastokens", 8)), (1000, "auto", 64, ("fastokens", 5)), (640, "auto", 2, ("fastokens", 2)),
-        (310, "auto", 8, ("fastokens", 1)), (250, "auto", 8, ("tiktoken", 8)), (150, "auto", 64, ("tiktoken", 3)),
+        (4000, "auto", 8, ("gigatoken", 8)), (1000, "auto", 64, ("gigatoken", 5)), (640, "auto", 2, ("gigatoken", 2)),
+        (310, "auto", 8, ("gigatoken", 1)), (250, "auto", 8, ("tiktoken", 8)), (150, "auto", 64, ("tiktoken", 3)),
         (384, "tiktoken", 2, ("tiktoken", 2)),
     ],
 )  # fmt: skip
 def test_plan_fits_the_budget(budget_mb: int, engine: str, asked: int, expected: tuple[str, int]) -> None:
     """Engine and workers follow the budget, and the line says why there are fewer than asked for."""
-    pytest.importorskip("fastokens")
+    pytest.importorskip("gigatoken")
     plan = plan_memory(make_guard(budget_mb * MB), engine, asked, has_parquet=False)
     assert (plan.engine, plan.n_workers) == expected
-    is_slower = expected[0] != "fastokens" and engine == "auto"
-    assert ("no room for fastokens" in plan.line) == is_slower
+    is_slower = expected[0] != "gigatoken" and engine == "auto"
+    assert ("no room for gigatoken" in plan.line) == is_slower
     assert (f"(of {asked}: the budget has room for no more)" in plan.line) == (expected[1] < asked and not is_slower)
 
 

@@ -167,7 +167,7 @@ def test_inside_a_small_group(make_group, texts, tmp_path, capsys, limit_mb: int
     assert done.returncode == 0, errors
     assert group.n_killed == 0
     assert "control group" in out
-    assert ("tiktoken" in out or "1 worker" in out) if limit_mb == 450 else "fastokens" in out
+    assert ("tiktoken" in out or "1 worker" in out) if limit_mb == 450 else "gigatoken" in out
     memory = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]
     assert memory["peak_bytes"] < memory["budget_bytes"]
     with capsys.disabled():
@@ -208,12 +208,12 @@ def test_a_rival_for_memory(make_group, texts, tmp_path, stays: bool) -> None:
 
 def test_a_budget_is_kept(run_program, texts, tmp_path) -> None:
     """--memory 300MB with 8 workers: the plan says why it takes the slower engine, and the peak stays below."""
-    pytest.importorskip("fastokens")
+    pytest.importorskip("gigatoken")
     path = write_documents(tmp_path, texts, 20)
     done = run_program(path, "--memory", "300MB", "--workers", "8")
     assert done.returncode == 0, done.stderr
     assert "workers with tiktoken" in done.stdout
-    assert "(no room for fastokens, which is several times as fast: give it more with --memory)" in done.stdout
+    assert "(no room for gigatoken, which is several times as fast: give it more with --memory)" in done.stdout
     memory = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]
     assert memory["peak_bytes"] < 300 * MB
     assert not memory["steps"]

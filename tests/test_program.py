@@ -350,14 +350,14 @@ def test_public_names_are_seen() -> None:
     assert set(fineweb_stream.__all__) <= set(dir(fineweb_stream))
 
 
-def test_a_fastokens_that_does_not_load_is_named(run_program, tmp_path) -> None:
+def test_a_gigatoken_that_does_not_load_is_named(run_program, tmp_path) -> None:
     """It may lack a library of the system: the reason and the way out, no traceback, nothing left."""
     write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
-    (tmp_path / "broken" / "fastokens").mkdir(parents=True)
-    (tmp_path / "broken" / "fastokens" / "__init__.py").write_text('raise ImportError("libodd.so is missing")')
+    (tmp_path / "broken" / "gigatoken").mkdir(parents=True)
+    (tmp_path / "broken" / "gigatoken" / "__init__.py").write_text('raise ImportError("libodd.so is missing")')
     done = run_program("c.jsonl", env={"PYTHONPATH": str(tmp_path / "broken")})
     assert done.returncode == 1
-    assert "fastokens is installed but does not load: libodd.so is missing" in done.stderr
+    assert "gigatoken is installed but does not load: libodd.so is missing" in done.stderr
     assert "--engine tiktoken" in done.stderr and "Traceback" not in done.stderr
     assert not list((tmp_path / "out").glob("*.bin*"))
 

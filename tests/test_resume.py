@@ -58,7 +58,7 @@ def corpus_path(tmp_path: Path) -> Path:
     [
         ({"workers": 1}, {"workers": 8}),
         ({"workers": 8}, {"workers": 1}),
-        ({"engine": "tiktoken"}, {"engine": "fastokens"}),
+        ({"engine": "tiktoken"}, {"engine": "gigatoken"}),
         ({"errors": "strict"}, {"errors": "replace"}),
         ({"skip_bad": False}, {"skip_bad": True}),
         ({"memory": "4GB"}, {"memory": "2GB"}),
@@ -67,8 +67,8 @@ def corpus_path(tmp_path: Path) -> Path:
 )
 def test_what_may_differ(before: dict[str, Any], now: dict[str, Any], corpus_path: Path, tmp_path: Path) -> None:
     """Workers, engine, memory and how bad records are met may differ: the bytes are the same."""
-    if "fastokens" in now.values():
-        pytest.importorskip("fastokens")
+    if "gigatoken" in now.values():
+        pytest.importorskip("gigatoken")
     assert not prepare_some(corpus_path, tmp_path / "out", 5, **before)
     assert read_record(tmp_path / "out").state.n_documents > 50
     assert prepare_some(corpus_path, tmp_path / "out", -1, **now)
@@ -347,7 +347,7 @@ def test_any_other_exception(place: str, error: type[BaseException], corpus_path
     arguments = [str(corpus_path), "--out", str(tmp_path / "out"), *ARGUMENTS]
     real, start = api.make_sources, time.monotonic()
     owner, name, n = {
-        "in a worker": (encoder.Encoder, "encode", 9),
+        "in a worker": (encoder.Encoder, "encode_utf8", 9),
         "while planning": (InputFile, "block", 9),
         "while writing": (run.Run, "_absorb", 5),
     }[place]

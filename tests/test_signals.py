@@ -193,12 +193,12 @@ def test_every_phase(number: int, text: Path, tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "content"), [("tiktoken", "words"), ("tiktoken", "one class"), ("fastokens", "one class")]
+    ("engine", "content"), [("tiktoken", "words"), ("tiktoken", "one class"), ("gigatoken", "one class")]
 )
 def test_inside_a_long_encode(engine: str, content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A document of 30 MB, also one without a place to cut, does not hold up the exit."""
-    if engine == "fastokens":
-        pytest.importorskip("fastokens")
+    if engine == "gigatoken":
+        pytest.importorskip("gigatoken")
     long = "some words and more of them. " * 1_040_000 if content == "words" else "=" * 30_000_000
     path = write_jsonl(tmp_path / "c.jsonl", ["a first document", "another document " * 90_000, long, "the last one"])
     with running(tmp_path, "long block", path, "--engine", engine, "--val-ratio", "0.5") as program:

@@ -6,23 +6,45 @@ that cannot be read twice (a pipe, a compressed file) carries its data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ..support.model import Change, Input, ReadOptions
+from ..tokenizer.batch import join_texts
+from ..tokenizer.ids import Ends
 
 BLOCK_BYTES = 1 << 20
 """About how much text a block holds. Fixed: one document is the least, whatever its length."""
 
 
-class Texts(NamedTuple):
-    """What a block holds: `n_records` lines, rows or documents, skipped ones included."""
+class Batch(NamedTuple):
+    """What a block holds: one buffer of UTF-8 and where each document ends in it (int64), so no object for each.
 
-    texts: list[str]
+    Document i is `data[ends[i - 1]:ends[i]]`; plain text is one document. `n_records` lines, rows or documents were
+    read, skipped ones included, out of about `n_bytes`.
+    """
+
+    data: bytes | memoryview
+    ends: Ends
     n_bytes: int
     n_records: int
     changes: list[Change]
+
+    @property
+    def texts(self) -> list[str]:
+        """The documents as `str`: for errors, scripts and tests.
+
+        >>> batch_of(["one", "zwölf"], 9, 2, []).texts
+        ['one', 'zwölf']
+        """
+        ends = self.ends.tolist()
+        return [str(self.data[start:end], "utf-8") for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: list[Change]) -> Batch:
+    """Make a batch of texts that are `str` already; lone surrogates become U+FFFD, as in tiktoken."""
+    return Batch(*join_texts(texts), n_bytes, n_records, changes)
 
 
 class Source(Protocol):
@@ -47,7 +69,7 @@ class Source(Protocol):
     def iter_blocks(self, start: int) -> Iterator[Block]:
         """Yield the blocks from position `start` (a byte; for parquet a row) to the end."""
 
-    def read(self, block: Block) -> Texts:
+    def read(self, block: Block) -> Batch:
         """Read one block; `RecordError` names a record that cannot be used."""
 
     def sample(self, n: int) -> list[Block]:
@@ -75,6 +97,6 @@ class Block:
     is_hard_cut: bool = False
     data: Any = field(default=None, repr=False)
 
-    def read(self) -> Texts:
-        """Read the texts, in the worker."""
+    def read(self) -> Batch:
+        """Read the documents, in the worker."""
         return self.source.read(self)

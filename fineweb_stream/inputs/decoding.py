@@ -1,14 +1,34 @@
-"""Bytes -> str, with every byte that is no UTF-8 named."""
+"""Is it UTF-8? And bytes -> str, with every byte that is none named."""
 
 from __future__ import annotations
 
 import re
+
+import numpy as np
 
 from ..support.errors import RecordError
 from ..support.model import Change
 
 BOM = b"\xef\xbb\xbf"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
+
+
+def is_utf8(data: bytes) -> bool:
+    """Tell whether bytes are UTF-8, without a `str` of them: mostly in NumPy, which lets other threads run.
+
+    >>> is_utf8("naïve".encode()), is_utf8(b"na\\xefve"), is_utf8(b"na\\xc3"), is_utf8(b"\\xc3a\\xaf")
+    (True, False, False, False)
+    """
+    if data.isascii():
+        return True
+    array = np.frombuffer(data, np.uint8)
+    is_kept = array >= 0x80
+    is_kept[1:] |= is_kept[:-1]  # and the character after each run, so that no two runs come together
+    try:
+        array[is_kept].tobytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, list[Change]]:

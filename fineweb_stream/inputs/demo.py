@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..support.model import Input, ReadOptions
-from .blocks import Block, Texts
+from .blocks import Batch, Block, batch_of
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Demo:
             n_bytes = sum(len(document.encode()) for document in documents[start:])
             yield Block(self, start, len(documents), n_bytes, n_bytes)
 
-    def read(self, block: Block) -> Texts:
+    def read(self, block: Block) -> Batch:
         """Take the documents."""
-        return Texts(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, [])
+        return batch_of(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, [])
 
     def sample(self, n: int) -> list[Block]:
         """Return all of it."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..support.errors import RecordError
 from ..support.model import Change, Input, ReadOptions
-from .blocks import BLOCK_BYTES, Block, Texts
+from .arrow_lines import read_plain_lines
+from .blocks import BLOCK_BYTES, Batch, Block, batch_of
 from .decoding import BOM, decode
 from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
 
@@ -30,7 +31,7 @@ class JsonLines:
         """Return byte ranges that end after a newline."""
         return iter_record_blocks(self, start, self.block_bytes, _find_line_end, lambda data: data.rfind(b"\n") + 1)
 
-    def read(self, block: Block) -> Texts:
+    def read(self, block: Block) -> Batch:
         """Parse the lines of a byte range."""
         return read_lines(read_block(block), block.start, self.options)
 
@@ -56,7 +57,7 @@ def _find_line_end(file: InputFile, target: int) -> int:
             return file.end()
 
 
-def read_lines(data: bytes, byte: int, options: ReadOptions) -> Texts:
+def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
     """Parse lines of JSON that stand at `byte` of a file.
 
     >>> read_lines(b'{"text": "one"}\\n{"text": "two"}\\n', 0, ReadOptions()).texts
@@ -64,12 +65,19 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Texts:
 
     Raises `RecordError` for a line that is no object or has no text, unless `options.skip_bad`.
     """
-    texts: list[str] = []
-    changes: list[Change] = []
     n_bytes = len(data)
     if byte == 0:
         data = data.removeprefix(BOM)
         byte = n_bytes - len(data)
+    if batch := read_plain_lines(data, options.text_column, n_bytes):
+        return batch
+    return _read_each(data, byte, n_bytes, options)
+
+
+def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Batch:
+    """Parse line by line: the word on what is right, and where anything else is."""
+    texts: list[str] = []
+    changes: list[Change] = []
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -86,7 +94,7 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Texts:
                     raise
                 changes.append(Change(i, byte, "skipped", error.message))
         byte += len(line) + 1
-    return Texts(texts, n_bytes, len(lines), changes)
+    return batch_of(texts, n_bytes, len(lines), changes)
 
 
 def _read_line(

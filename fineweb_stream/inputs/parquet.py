@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from ..support.errors import InputError, MemoryLimitError
 from ..support.model import Input, ReadOptions
 from ..support.units import format_size
-from .blocks import BLOCK_BYTES, Block, Texts
+from .blocks import BLOCK_BYTES, Batch, Block
 from .column import read_column
 from .parquet_pages import decoded_bytes, largest_page
 from .storage import SAMPLE_BYTES, open_file
@@ -77,7 +77,7 @@ class Parquet:
         if run_groups:
             yield self._block(metadata, run_start, first_row, n_bytes)
 
-    def read(self, block: Block) -> Texts:
+    def read(self, block: Block) -> Batch:
         """Read the block's rows, or take the ones that it carries."""
         if block.data is not None:
             return read_column(block.data, self.options)

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..support.model import Change, Input, ReadOptions
-from .blocks import BLOCK_BYTES, Block, Texts
-from .decoding import BOM, decode
+from ..tokenizer.batch import join_bytes
+from .blocks import BLOCK_BYTES, Batch, Block, batch_of
+from .decoding import BOM, decode, is_utf8
 from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
@@ -37,22 +38,29 @@ class SeparatedText:
         """Return byte ranges that end right after a separator."""
         return iter_record_blocks(self, start, self.block_bytes, self._find_end, self._last_end)
 
-    def read(self, block: Block) -> Texts:
+    def read(self, block: Block) -> Batch:
         """Read the documents of a byte range."""
         assert self.options.separator
         data = read_block(block)
-        texts: list[str] = []
-        changes: list[Change] = []
         offset = block.start
         if block.start == 0 and data.startswith(BOM):
             data, offset = data[len(BOM) :], len(BOM)
-        for start, document in split(data, self.options.separator):
+        documents = list(split(data, self.options.separator))
+        if not (is_utf8(data) and is_utf8(self.options.separator)):
+            return self._decode_each(documents, offset, len(data))
+        texts = [document for _, document in documents]
+        if b"\r" in data:
+            texts = [text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for text in texts]
+        return Batch(*join_bytes(texts), len(data), len(texts), [])
+
+    def _decode_each(self, documents: list[tuple[int, bytes]], offset: int, n_bytes: int) -> Batch:
+        texts: list[str] = []
+        changes: list[Change] = []
+        for start, document in documents:
             text, replaced = decode(document, self.options.errors, offset + start, len(texts))
-            if "\r" in text:
-                text = text.replace("\r\n", "\n").replace("\r", "\n")
-            texts.append(text)
+            texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
             changes += replaced
-        return Texts(texts, len(data), len(texts), changes)
+        return batch_of(texts, n_bytes, len(texts), changes)
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""

@@ -9,10 +9,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..support.model import Change, Input, ReadOptions
-from ..tokenizer.cuts import find_cut, iter_chunks, iter_pieces
-from .blocks import BLOCK_BYTES, Block, Texts
-from .decoding import BOM, decode
+from ..tokenizer.cuts import find_cut
+from .blocks import BLOCK_BYTES, Batch, Block
+from .decoding import BOM, decode, is_utf8
 from .storage import InputFile, open_input, read_block, sample_blocks
 
 MAX_RUN_BYTES = 1 << 20
@@ -54,22 +56,19 @@ class PlainText:
                 yield replace(file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard)
                 start = stop
 
-    def read(self, block: Block) -> Texts:
-        """Read a byte range as a list of chunks that are encoded one by one."""
+    def read(self, block: Block) -> Batch:
+        """Read a byte range as one document."""
         data = read_block(block)
         if block.start == 0:
             data = data.removeprefix(BOM)
-        texts: list[str] = []
+        n_bytes = len(data)
         changes: list[Change] = []
-        byte = block.stop - len(data)
-        for piece in iter_pieces(data):
-            text, replaced = decode(piece, self.options.errors, byte)
-            if "\r" in text:
-                text = text.replace("\r\n", "\n").replace("\r", "\n")
-            texts += iter_chunks(text)
-            changes += replaced
-            byte += len(piece)
-        return Texts(texts, len(data), 0, changes)
+        if not is_utf8(data):
+            text, changes = decode(data, self.options.errors, block.stop - n_bytes)
+            data = text.encode()
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return Batch(data, np.array([len(data)], np.int64), n_bytes, 0, changes)
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""

@@ -9,8 +9,8 @@ from ..memory.guard import HIGH_SHARE, MB, MemoryGuard
 from ..support.errors import MemoryLimitError
 
 # Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
-BASE_BYTES = {"tiktoken": 75 * MB, "fastokens": 140 * MB}
-WORKER_BYTES = {"tiktoken": 16 * MB, "fastokens": 140 * MB}
+BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 140 * MB}
+WORKER_BYTES = {"tiktoken": 16 * MB, "gigatoken": 140 * MB}
 PARQUET_BASE_BYTES, PARQUET_WORKER_BYTES = 60 * MB, 25 * MB
 
 TEXT_COST = 5
@@ -42,8 +42,8 @@ def plan_memory(
     Raises `MemoryLimitError` when not even one worker fits.
     """
     budget = int(guard.budget_bytes * HIGH_SHARE)
-    candidates = [engine] if engine != "auto" else ["fastokens", "tiktoken"]
-    if importlib.util.find_spec("fastokens") is None and engine == "auto":
+    candidates = [engine] if engine != "auto" else ["gigatoken", "tiktoken"]
+    if importlib.util.find_spec("gigatoken") is None and engine == "auto":
         candidates = ["tiktoken"]
     for candidate in candidates:
         base = BASE_BYTES[candidate] + has_parquet * PARQUET_BASE_BYTES
@@ -72,5 +72,5 @@ def plan_memory(
     elif is_local and fitting < n_workers:
         line += f" (of {n_workers}: the budget has room for no more)"
     if engine == "auto" and candidates == ["tiktoken"]:
-        line += " (pip install fastokens: it is several times as fast)"
+        line += " (pip install gigatoken: it is several times as fast)"
     return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, is_local, line)

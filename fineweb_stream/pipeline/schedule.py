@@ -12,12 +12,14 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..inputs.blocks import Block
 from ..memory.cgroups import cpu_quota
 from ..support.cancel import TICK_SECONDS
 from ..support.errors import InputError
+
+if TYPE_CHECKING:
+    from ..inputs.blocks import Block
 
 T = TypeVar("T")
 

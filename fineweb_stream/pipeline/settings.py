@@ -9,9 +9,9 @@ from typing import Any
 from ..output.layouts import LAYOUTS, NANOGPT
 from ..support.errors import InputError
 from ..support.model import ReadOptions
+from ..tokenizer.tokenizer import ENGINES, unknown_engine
 
 FORMATS = ("text", "jsonl", "parquet")
-ENGINES = ("auto", "tiktoken", "fastokens")
 
 DEFAULT_VAL_RATIO = 0.0005
 
@@ -70,7 +70,7 @@ class Settings:
         if self.errors not in ("strict", "replace", "ignore"):
             raise InputError(f"--errors {self.errors}: no such way", "strict, replace or ignore")
         if self.engine not in ENGINES:
-            raise InputError(f"no such engine: {self.engine!r}", f"the engines are {', '.join(ENGINES)}")
+            raise unknown_engine(self.engine)
         for option, n in (("--shard-tokens", self.shard_tokens), ("--val-tokens", self.val_tokens or 0)):
             if n > layout.max_tokens:
                 raise InputError(

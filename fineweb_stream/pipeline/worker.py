@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..inputs.blocks import Block, Texts
+from ..inputs.blocks import Batch, Block, batch_of
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import TooLargeError
+from ..support.errors import EngineError, TooLargeError
 from ..support.model import Change
 from ..support.units import format_size
 from ..support.waiting import until
@@ -18,7 +18,7 @@ from ..tokenizer.encoder import Encoder
 from ..tokenizer.gpt2 import EOT_ID
 from ..tokenizer.ids import TOKEN_DTYPE, Ends, Ids
 
-FIRST_CHECK_CHARS, CHECK_CHARS, CHECK_EVERY = 1 << 18, 1 << 15, 32
+FIRST_CHECK_BYTES, CHECK_BYTES, CHECK_EVERY = 1 << 18, 1 << 15, 32
 """How much of the first block, and of one in CHECK_EVERY others, tiktoken encodes too: under a percent of the text."""
 
 
@@ -52,39 +52,58 @@ def encode_block(
     """
     max_bytes = block.source.options.max_document_bytes
     with until(cancel):
-        texts = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
-    is_plain = not block.source.unit
-    ids, ends = get_encoder(engine).encode(
-        texts.texts, eot=not is_plain, check_chars=_check_chars(block) if is_checked else 0, cancel=cancel
-    )
+        batch = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
+    ids, ends = _encode(block, batch, get_encoder(engine), _check_bytes(block) if is_checked else 0, cancel)
     n_eot = 0
-    if is_plain:
-        n_eot = sum(text.count("<|endoftext|>") for text in texts.texts if "|" in text)  # one character is found faster
-        ends = ends[:0]
+    if not block.source.unit:
+        n_eot = _count_eot(batch.data)
+        ids, ends = ids[:-1], ends[:0]  # the text goes on
         if block.joins:
             ids = np.concatenate([np.array([EOT_ID], TOKEN_DTYPE), ids])
-    changes = texts.changes
+    changes = batch.changes
     if block.is_hard_cut:
         detail = "a run of one kind of character was cut: ids may differ there"
         changes = [*changes, Change(0, block.stop, "hard cut", detail)]
-    has_text = any(text and not text.isspace() for text in texts.texts)
-    return Encoded(ids, ends, texts.n_bytes, texts.n_records, changes, has_text, n_eot)
+    return Encoded(ids, ends, batch.n_bytes, batch.n_records, changes, _has_text(batch.data), n_eot)
 
 
-def _skip_too_large(block: Block, max_bytes: int) -> Texts:
+def _encode(block: Block, batch: Batch, encoder: Encoder, check_bytes: int, cancel: Cancel) -> tuple[Ids, Ends]:
+    try:
+        return encoder.encode_utf8(batch.data, batch.ends, check_bytes=check_bytes, cancel=cancel)
+    except EngineError as error:
+        unit = "rows" if block.source.unit == "row" else "bytes"
+        place = f"{block.source.input.shown}, {unit} {block.start:,} to {block.stop:,}"
+        raise EngineError(f"{place}: {error.message}", error.hint) from error
+
+
+def _count_eot(data: bytes | memoryview) -> int:
+    """Count `<|endoftext|>`; that there is none is found by NumPy, which lets other threads run."""
+    array = np.frombuffer(data, np.uint8)
+    bars = np.flatnonzero(array[:-1] == ord("|"))
+    return bytes(data).count(b"<|endoftext|>") if (array[bars + 1] == ord("e")).any() else 0
+
+
+def _has_text(data: bytes | memoryview) -> bool:
+    """Tell whether there is anything but whitespace."""
+    if str(data[:4096], "utf-8", "ignore").strip():
+        return True
+    return bool(str(data, "utf-8").strip())
+
+
+def _skip_too_large(block: Block, max_bytes: int) -> Batch:
     size, limit = format_size(block.n_bytes), format_size(max_bytes)
     message = f"a document of {size}, but the memory budget has room for one of {limit}"
     byte = None if block.source.unit == "row" else block.start
     if not block.source.options.skip_bad:
         raise TooLargeError(0, byte, message, "give it more with --memory, or skip such documents with --skip-bad")
-    return Texts([], block.n_bytes, 1, [Change(0, byte, "skipped", message)])
+    return batch_of([], block.n_bytes, 1, [Change(0, byte, "skipped", message)])
 
 
-def _check_chars(block: Block) -> int:
+def _check_bytes(block: Block) -> int:
     if block.start == 0 and block.source.number == 0:
-        return FIRST_CHECK_CHARS
+        return FIRST_CHECK_BYTES
     sample = zlib.crc32(f"{block.source.number} {block.start}".encode())
-    return CHECK_CHARS if sample % CHECK_EVERY == 0 else 0
+    return CHECK_BYTES if sample % CHECK_EVERY == 0 else 0
 
 
 _encoders: dict[str, Encoder] = {}

@@ -21,33 +21,52 @@ from collections.abc import Iterator
 WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
 _SPACE_AFTER_TEXT_IN_ASCII = re.compile(rb"(?<=[!-~])[ \n]")
+WHITESPACE_RUN = re.compile(f"[{WHITESPACE}]{{100000,}}")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
 # Runs of one kind are passed over at once: letters (Latin, Han, Hangul), digits, ASCII's others, whitespace.
 _SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[!-/:-@\[-`{{-~]+|[{WHITESPACE}]+|.", re.DOTALL)
 
-CHUNK_CHARS = 64 << 10
-"""How long a text may be (characters) before it is handed to an engine in several chunks."""
 
-PIECE_BYTES = 8 << 10
-"""How long UTF-8 may be (bytes) before it is decoded in several pieces."""
-
-
-def iter_pieces(data: bytes, size: int = PIECE_BYTES) -> Iterator[bytes]:
+def iter_pieces(data: bytes, size: int) -> Iterator[bytes]:
     """Yield UTF-8 in pieces of about `size` bytes whose ids, one after the other, are the ids of all of it.
 
-    A `str` has 2 or 4 bytes for each character as soon as one of them is not Latin-1, and is encoded again for the
-    engine; most small pieces of English are ASCII, which takes neither. The cuts are before a space or a newline that
-    follows a printable ASCII character, so whole characters and runs of bytes that are no UTF-8 stay together, as
-    `\\r\\n` does. A piece is longer only where there is no such place.
+    Whole characters stay together. A space or a newline after a printable ASCII character is found fastest. A piece is
+    longer only where there is no place to cut.
 
     >>> list(iter_pieces("some words für später".encode(), size=4))
     [b'some', b' words', b' f\\xc3\\xbcr', b' sp\\xc3\\xa4ter']
+    >>> [piece.decode() for piece in iter_pieces("中文，没有空格".encode(), size=3)]
+    ['中文', '，', '没有空格']
     """
     start = 0
-    while match := _SPACE_AFTER_TEXT_IN_ASCII.search(data, start + size):
-        yield data[start : match.start()]
-        start = match.start()
+    while cut := _find_byte_cut(data, start + size):
+        yield data[start:cut]
+        start = cut
     yield data[start:]
+
+
+def _find_byte_cut(data: bytes, start: int) -> int:
+    """Return the first good place at byte `start` or later where UTF-8 may be cut, else 0."""
+    width = 4096
+    while start < len(data):
+        stop = _character_end(data, min(start + width, len(data)))
+        if match := _SPACE_AFTER_TEXT_IN_ASCII.search(data, start, stop):
+            return match.start()
+        before = start - 1
+        while before and data[before] & 0xC0 == 0x80:
+            before -= 1
+        text = data[before:stop].decode("utf-8")
+        if cut := find_cut(text, 1):
+            return before + len(text[:cut].encode("utf-8"))
+        start, width = stop, width * 8
+    return 0
+
+
+def _character_end(data: bytes, position: int) -> int:
+    """Return the first byte at `position` or later that begins a character, or the end."""
+    while position < len(data) and data[position] & 0xC0 == 0x80:
+        position += 1
+    return position
 
 
 def find_cut(text: str, start: int, stop: int | None = None) -> int | None:
@@ -72,24 +91,6 @@ def find_cut(text: str, start: int, stop: int | None = None) -> int | None:
             return cut
         start, width = end, width * 8
     return None
-
-
-def iter_chunks(text: str, size: int = CHUNK_CHARS) -> Iterator[str]:
-    """Yield `text` in chunks of about `size` characters whose ids, one after the other, are the ids of `text`.
-
-    A chunk is longer only where there is nowhere to cut.
-
-    >>> list(iter_chunks("some words to cut", size=6))
-    ['some words', ' to cut']
-    """
-    start = 0
-    while len(text) - start > size:
-        cut = find_cut(text, start + size)
-        if cut is None:
-            break
-        yield text[start:cut]
-        start = cut
-    yield text[start:]
 
 
 def _find_class_change(text: str, start: int, end: int) -> int | None:

@@ -1,9 +1,9 @@
-"""Texts -> GPT-2 ids, by one of two engines behind one face.
+"""Documents -> ids, by one of two engines behind one face.
 
-tiktoken is the reference: whatever it returns is right. fastokens (the `fast` extra) is over ten times as fast; it must
-equal tiktoken on a set of hard texts before it is used, and on samples while it works (`check_chars`).
+tiktoken is the reference: whatever it returns is right. gigatoken (the `fast` extra) is over ten times as fast; it must
+equal tiktoken on a set of hard texts before it is used, and on samples while it works (`check_bytes`).
 
-Not covered: special tokens. `<|endoftext|>` inside a text is plain text; id 50256 only ever ends a document.
+Not covered: special tokens. `<|endoftext|>` inside a text is plain text; the end-of-text id only ever ends a document.
 """
 
 from __future__ import annotations
@@ -12,22 +12,18 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from ..pipeline.settings import ENGINES
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
-from .cuts import CHUNK_CHARS, iter_chunks
-from .engines import END, engine_version, fastokens_engine, tiktoken_engine
-from .gpt2 import EOT_ID
-from .ids import TOKEN_DTYPE, Ends, Ids
-from .loading import start_fastokens
+from .batch import join_texts
+from .engines import AnyIds, Gigatoken, engine_version, tiktoken_engine
+from .gpt2 import GPT2
+from .ids import Ends, Ids
+from .newest import has_newest
+from .tokenizer import Tokenizer, unknown_engine
 
-BATCH_CHARS = 1 << 20
-"""How much text an engine gets in one call (characters): bounds its uint32 result and the time to a stop."""
-
-BATCH_TEXTS = 8192
-"""How many texts an engine gets in one call: tiny documents cost more as objects than as text."""
+CALL_BYTES = 1 << 20
+"""How much text an engine gets in one call (bytes): bounds its uint32 result and the time to a stop."""
 
 HARD_TEXTS = (
     "",
@@ -49,35 +45,36 @@ HARD_TEXTS = (
 
 
 class Encoder:
-    """GPT-2's encoder: a batch of texts -> their ids as uint16.
+    """A tokenizer's encoder: a batch of documents -> their ids.
 
     >>> ids, ends = Encoder("tiktoken").encode(["hello world", "hello"], eot=True)
     >>> ids.tolist(), ends.tolist()
     ([31373, 995, 50256, 31373, 50256], [3, 5])
 
-    `engine` is "fastokens", "tiktoken", or "auto": fastokens where it is installed, else tiktoken. `encode` may be
+    `engine` is "gigatoken", "tiktoken", or "auto": gigatoken where it is installed, else tiktoken. `encode` may be
     called from several threads at once.
 
-    Raises `InputError` for an engine that is unknown or not installed, `EngineError` where fastokens is not exact.
+    Raises `InputError` for an engine that is unknown or not installed, `EngineError` where gigatoken is not exact.
     """
 
-    def __init__(self, engine: str = "auto") -> None:
-        if engine not in ENGINES:
-            raise InputError(f"no such engine: {engine!r}", f"the engines are {', '.join(ENGINES)}")
-        has_fastokens = importlib.util.find_spec("fastokens") is not None
-        if engine == "fastokens" and not has_fastokens:
+    def __init__(self, engine: str = "auto", tokenizer: Tokenizer = GPT2) -> None:
+        if engine not in tokenizer.engines:
+            raise unknown_engine(engine)
+        has_gigatoken = importlib.util.find_spec("gigatoken") is not None
+        if engine == "gigatoken" and not has_gigatoken:
             raise InputError(
-                "the engine fastokens is not installed", "pip install fastokens, or choose --engine tiktoken"
+                "the engine gigatoken is not installed", "pip install gigatoken, or choose --engine tiktoken"
             )
-        self.engine = "tiktoken" if engine == "tiktoken" or not has_fastokens else "fastokens"
-        if self.engine == "tiktoken":
-            self._encode = self._reference = tiktoken_engine()
-        else:
-            start_fastokens()  # it is built while tiktoken is
-            self._reference = tiktoken_engine()
-            self._encode = fastokens_engine()
-            for text in HARD_TEXTS:
-                self._compare(text, self._encode([text])[0])
+        self.tokenizer = tokenizer
+        self.engine = "tiktoken" if engine == "tiktoken" or not has_gigatoken else "gigatoken"
+        self._encode = self._reference = tiktoken_engine(tokenizer)
+        if self.engine == "gigatoken":
+            self._encode = Gigatoken(tokenizer)
+            data, ends = join_texts(HARD_TEXTS)
+            self._compare(data, ends, self._encode(data, ends))
+
+    def __reduce__(self) -> tuple[type[Encoder], tuple[str, Tokenizer]]:
+        return Encoder, (self.engine, self.tokenizer)
 
     @property
     def version(self) -> str:
@@ -85,12 +82,7 @@ class Encoder:
         return f"{self.engine} {engine_version(self.engine)}"
 
     def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        eot: bool = False,
-        check_chars: int = 0,
-        cancel: Cancel = NEVER,
+        self, texts: Sequence[str], *, eot: bool = False, check_chars: int = 0, cancel: Cancel = NEVER
     ) -> tuple[Ids, Ends]:
         """Return the ids of all texts, one after the other, and where the ids of each end.
 
@@ -105,96 +97,109 @@ class Encoder:
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts are a sequence of str, not one of them: encode([text])")
-        n_pieces: list[int] = []
-        parts, lengths = [], []
-        for batch in _iter_batches(texts, eot, n_pieces):
-            cancel.check()
-            batch_ids, batch_lengths = self._encode(batch)
-            if check_chars > 0 and self.engine != "tiktoken":
-                check_chars -= self._check(batch, batch_ids, batch_lengths, check_chars)
-            parts.append(batch_ids.astype(TOKEN_DTYPE))
-            lengths.append(batch_lengths)
-        ends = np.cumsum(np.concatenate(lengths), dtype=np.int64) if lengths else np.empty(0, np.int64)
-        if len(ends) > len(texts):
-            ends = ends[np.cumsum(n_pieces) - 1]
-        ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, TOKEN_DTYPE), *parts])
-        if eot:
-            ids[ends - 1] = EOT_ID
+        ids, ends = self.encode_utf8(*join_texts(texts), check_bytes=check_chars, cancel=cancel)
+        if not eot:
+            ids, ends = np.delete(ids, ends - 1), ends - np.arange(1, len(ends) + 1)
         return ids, ends
 
-    def _check(
-        self, texts: Sequence[str], ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], n_chars: int
-    ) -> int:
-        """Compare the first texts of a batch with tiktoken until `n_chars` are done; return how many were."""
-        n_checked = n_tokens = 0
-        for text, length in zip(texts, lengths.tolist(), strict=True):
-            if n_checked >= n_chars:
-                break
-            self._compare(text, ids[n_tokens : n_tokens + length])
-            n_checked += len(text)
-            n_tokens += length
-        return n_checked
+    def encode_utf8(
+        self,
+        data: bytes | memoryview,
+        ends: Ends,
+        *,
+        check_bytes: int = 0,
+        cancel: Cancel = NEVER,
+    ) -> tuple[Ids, Ends]:
+        """Return the ids of the documents in one buffer of UTF-8, an end-of-text id after each, and where each ends.
 
-    def _compare(self, text: str, ids: npt.NDArray[np.uint32]) -> None:
-        expected = self._reference([text])[0]
+        Document i is `data[ends[i - 1]:ends[i]]`, and then `ids[ends[i - 1]:ends[i]]` of what is returned. `cancel` is
+        looked at between calls of the engine (about a MiB each).
+
+        Raises `EngineError` when the engines differ, or one returns more or fewer ends than there are documents;
+        `Cancelled`.
+        """
+        eot_id, dtype = self.tokenizer.eot_id, self.tokenizer.dtype
+        parts, n_ends = [], 0
+        for part, part_ends in _iter_calls(memoryview(data), ends, self.tokenizer):
+            cancel.check()
+            engine_ids = self._exact(part, part_ends)
+            ids = engine_ids.astype(dtype)
+            n_found = int(np.count_nonzero(ids == eot_id))
+            if n_found != len(part_ends) or (n_found and ids[-1] != eot_id):
+                raise self._wrong_ends(n_ends, len(part_ends), n_found)
+            if check_bytes > 0 and self.engine != "tiktoken":
+                check_bytes -= self._check(part, part_ends, engine_ids, check_bytes)
+            parts.append(ids)
+            n_ends += n_found
+        ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
+        return ids, np.flatnonzero(ids == eot_id) + 1
+
+    def _exact(self, data: memoryview, ends: Ends) -> AnyIds:
+        """Encode by the engine, or by the reference what no fast engine is sure to encode as it does."""
+        is_sure = self.engine == "tiktoken" or not has_newest(data)
+        return self._encode(data, ends) if is_sure else self._reference(data, ends)
+
+    def _check(self, data: memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
+        """Compare about the first `n_bytes` of a call with tiktoken; return how many were."""
+        if not len(ends):
+            piece = next(self.tokenizer.iter_pieces(bytes(data), n_bytes))
+            no_ends = np.empty(0, np.int64)
+            expected = self._reference(piece, no_ends)
+            self._differ(piece, ids[: len(expected)], expected)
+            return len(piece)
+        n = min(int(np.searchsorted(ends, n_bytes)) + 1, len(ends))
+        stop = int(ends[n - 1])
+        n_ids = int(np.flatnonzero(ids == self.tokenizer.eot_id)[n - 1 : n].sum()) + 1
+        self._compare(data[:stop], ends[:n], ids[:n_ids])
+        return stop
+
+    def _compare(self, data: bytes | memoryview, ends: Ends, ids: AnyIds) -> None:
+        self._differ(data, ids, self._reference(data, ends))
+
+    def _differ(self, data: bytes | memoryview, ids: AnyIds, expected: AnyIds) -> None:
+        """Raise `EngineError` unless the ids are the expected ones; it names the text where they part."""
         if np.array_equal(ids, expected):
             return
         n_same = int(np.cumprod(ids[: len(expected)] == expected[: len(ids)]).sum())
-        before = sum(len(token) for token in self._token_bytes(expected[:n_same]))
-        near = text.encode("utf-8", "replace")[before : before + 60].decode("utf-8", "replace")
+        from .gpt2 import token_bytes
+
+        tokens = token_bytes()
+        before = sum(len(tokens[i]) for i in expected[:n_same].tolist() if i != self.tokenizer.eot_id)
+        near = bytes(data[before : before + 60]).decode("utf-8", "replace")
         raise EngineError(
             f"{self.version} and tiktoken {engine_version('tiktoken')} encode {near!r} differently",
             "use --engine tiktoken, which is slower and always right, and please report this text",
         )
 
-    @staticmethod
-    def _token_bytes(ids: npt.NDArray[np.uint32]) -> Iterator[bytes]:
-        from .gpt2 import token_bytes
+    def _wrong_ends(self, first: int, n_documents: int, n_found: int) -> EngineError:
+        last = first + n_documents
+        return EngineError(
+            f"{self.version} returned {n_found:,} ends of documents for {n_documents:,}"
+            f" (documents {first + 1:,} to {last:,} of a block)",
+            "use --engine tiktoken, which is slower and always right, and please report this",
+        )
 
-        return (token_bytes()[i] for i in ids.tolist())
 
+def _iter_calls(data: memoryview, ends: Ends, tokenizer: Tokenizer) -> Iterator[tuple[memoryview, Ends]]:
+    """Yield what the engine gets in one call each, about CALL_BYTES: documents with their ends, or a piece.
 
-def _iter_batches(texts: Sequence[str], eot: bool, n_pieces: list[int]) -> Iterator[list[str]]:
-    """Yield what the engine gets in one call each; `n_pieces` gets for each text how many pieces it makes.
-
-    That is the text, or its chunks when it is long, and with `eot` one more, `END`. No generator per text: documents
-    may be a few words.
+    A longer document comes in pieces: the last one has its end, the others none.
     """
-    start = n_chars = 0
-    for i, length in enumerate(map(len, texts)):
-        if length > CHUNK_CHARS:
-            if start < i:
-                yield _pieces(texts[start:i], eot, n_pieces)
-            yield from _iter_chunk_batches(texts[i], eot, n_pieces)
-            start, n_chars = i + 1, 0
-            continue
-        n_chars += length
-        if n_chars >= BATCH_CHARS or i + 1 - start >= BATCH_TEXTS:
-            yield _pieces(texts[start : i + 1], eot, n_pieces)
-            start, n_chars = i + 1, 0
-    if start < len(texts):
-        yield _pieces(texts[start:], eot, n_pieces)
+    i = start = 0
+    while i < len(ends):
+        stop = max(int(np.searchsorted(ends, start + CALL_BYTES, "right")), i + 1)
+        end = int(ends[stop - 1])
+        if end - start <= CALL_BYTES:
+            yield data[start:end], ends[i:stop] - start
+        else:  # one document
+            pieces = tokenizer.iter_pieces(bytes(data[start:end]), CALL_BYTES)
+            yield from _mark_last(pieces)
+        i, start = stop, end
 
 
-def _pieces(texts: Sequence[str], eot: bool, n_pieces: list[int]) -> list[str]:
-    n_pieces += [1 + eot] * len(texts)
-    if not eot:
-        return list(texts)
-    pieces = [END] * (2 * len(texts))
-    pieces[::2] = texts
-    return pieces
-
-
-def _iter_chunk_batches(text: str, eot: bool, n_pieces: list[int]) -> Iterator[list[str]]:
-    """Yield the chunks of one long text, about BATCH_CHARS at a time."""
-    batch: list[str] = []
-    n_chunks = n_chars = 0
-    for chunk in iter_chunks(text):
-        if n_chars >= BATCH_CHARS:
-            yield batch
-            batch, n_chars = [], 0
-        batch.append(chunk)
-        n_chunks += 1
-        n_chars += len(chunk)
-    n_pieces.append(n_chunks + eot)
-    yield [*batch, END] if eot else batch
+def _mark_last(pieces: Iterator[bytes]) -> Iterator[tuple[memoryview, Ends]]:
+    held = next(pieces)
+    for piece in pieces:
+        yield memoryview(held), np.empty(0, np.int64)
+        held = piece
+    yield memoryview(held), np.array([len(held)], np.int64)

@@ -1,28 +1,33 @@
-"""The two engines behind one face: a batch of texts -> ids as uint32 and how many each text has."""
+"""The two engines behind one face: documents as UTF-8 -> their ids, each document's end-of-text id in its place."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .cuts import WHITESPACE
-from .gpt2 import tiktoken_encoding
-from .loading import start_fastokens
+from ..support.errors import EngineError
+from .batch import with_separator
+from .cuts import WHITESPACE_RUN
+from .ids import Ends
+from .tokenizer import Tokenizer
 
-EngineResult = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
-Engine = Callable[[Sequence[str]], EngineResult]
+AnyIds = npt.NDArray[np.unsignedinteger]
 
-END = "!"
-"""What an engine gets where an end-of-text id is wanted: a text of one token, which the caller puts that id over.
+Engine = Callable[[bytes | memoryview, Ends], AnyIds]
+"""Takes a buffer of UTF-8 and where its documents end; none where it is a piece of one document that goes on.
 
-So the room for it is there from the start: putting it in between afterwards would copy all ids once more.
+Returns the ids of all, and after each document's the end-of-text id.
 """
 
-# A run of a million whitespace characters before text overflows tiktoken 0.14's regex stack: a panic, not an Exception.
-_LONG_SPACE_RUN = re.compile(f"[{WHITESPACE}]{{100000,}}")
+CACHE_BYTES = 128 << 20
+"""How much a tokenizer of gigatoken may come to remember before a new one takes its place."""
 
 
 def engine_version(engine: str) -> str:
@@ -32,23 +37,25 @@ def engine_version(engine: str) -> str:
     return version(engine)
 
 
-def tiktoken_engine() -> Engine:
-    """Return the reference, mended where it fails: lone surrogates, very long runs of whitespace."""
-    encoding = tiktoken_encoding()
-    end = encoding.encode_to_numpy(END)
+def tiktoken_engine(tokenizer: Tokenizer) -> Engine:
+    """Return the reference, mended where it fails: very long runs of whitespace."""
+    encoding = tokenizer.load_reference()
+    end = np.array([tokenizer.eot_id], np.uint32)
 
-    def encode_one(text: str) -> npt.NDArray[np.uint32]:
-        if text is END:
-            return end
-        try:
-            return encoding.encode_to_numpy(text, disallowed_special=())
-        except UnicodeEncodeError:
-            return encoding.encode_to_numpy(_replace_surrogates(text), disallowed_special=())
+    def encode_one(data: bytes | memoryview) -> list[AnyIds]:
+        parts = _split_long_space_runs(str(data, "utf-8"))
+        return [encoding.encode_to_numpy(part, disallowed_special=()) for part in parts]
 
-    def encode(texts: Sequence[str]) -> EngineResult:
-        per_text = [[encode_one(part) for part in _split_long_space_runs(text)] for text in texts]
-        lengths = np.array([sum(map(len, parts)) for parts in per_text], np.int64)
-        return np.concatenate([np.empty(0, np.uint32), *(ids for parts in per_text for ids in parts)]), lengths
+    def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:
+        if not len(ends):
+            return np.concatenate(encode_one(data))
+        starts = [0, *ends[:-1].tolist()]
+        parts = [
+            part
+            for start, stop in zip(starts, ends.tolist(), strict=True)
+            for part in (*encode_one(data[start:stop]), end)
+        ]
+        return np.concatenate(parts)
 
     return encode
 
@@ -57,29 +64,84 @@ def _split_long_space_runs(text: str) -> Iterable[str]:
     """Cut very long whitespace runs before their last character, where GPT-2's pattern cuts them too.
 
     A run before text is one piece up to its last character, and at the end of a text it is one piece: so a part that
-    ends with the run less that character has the very same pieces.
+    ends with the run less that character has the very same pieces. (A run of a million whitespace characters before
+    text overflows tiktoken 0.14's regex stack: a panic, not an Exception.)
     """
     if len(text) < 100_000:
         return (text,)
-    cuts = [match.end() - 1 for match in _LONG_SPACE_RUN.finditer(text) if match.end() < len(text)]
+    cuts = [match.end() - 1 for match in WHITESPACE_RUN.finditer(text) if match.end() < len(text)]
     return (text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True))
 
 
-def _replace_surrogates(text: str) -> str:
-    """Do as tiktoken's `encode_ordinary`: pairs become their character, lone ones U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+class Gigatoken:
+    """The fast engine: one tokenizer for each thread that encodes at a time, made when it is first wanted.
 
+    Several threads on one tokenizer wait for each other. What a tokenizer remembers of the words that it met has no
+    limit in gigatoken 0.10, so one that may hold CACHE_BYTES is forgotten.
 
-def fastokens_engine() -> Engine:
-    """Return the fast engine, pinned to one thread a call."""
-    tokenizer = start_fastokens().result()
+    The end of a document is an added token, whose text is drawn for the process: nobody can write it into an input.
 
-    def encode(texts: Sequence[str]) -> EngineResult:
+    Raises `EngineError` where gigatoken cannot be imported.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
         try:
-            ids, offsets = tokenizer.encode_batch_flat(texts)
-        except UnicodeEncodeError:
-            ids, offsets = tokenizer.encode_batch_flat([_replace_surrogates(text) for text in texts])
-        ends = np.frombuffer(offsets, np.int64)
-        return np.frombuffer(ids, np.uint32), ends[1:] - ends[:-1]
+            from gigatoken import gigatoken_rs
+        except ImportError as error:  # a library that it needs, say
+            raise EngineError(
+                f"gigatoken is installed but does not load: {error}",
+                "install it anew (pip install --force-reinstall gigatoken), or choose --engine tiktoken",
+            ) from error
+        self._library: Any = gigatoken_rs
+        self._tokenizer = tokenizer
+        self.separator = f"<|{secrets.token_hex(16)}|>".encode()
+        self._ranks = b"".join(tokenizer.iter_ranks())
+        self._free = [_Remembering(self._load())]
 
-    return encode
+    def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
+        """Encode as `Engine` says; ids are uint32."""
+        joined = with_separator(data, ends, self.separator) if len(ends) else bytes(data)
+        try:
+            one = self._free.pop()
+        except IndexError:
+            one = _Remembering(self._load())
+        source = self._library.BytesSource([joined])  # a plain list would import awkward: 0.15 s
+        start = time.thread_time()
+        ids: AnyIds = one.tokenizer.encode_batch_padded(source, self._library.PadTruncate(0), parallel=False)[0][0]
+        one.count(len(joined), len(ids), time.thread_time() - start)
+        if one.n_bytes < CACHE_BYTES:
+            self._free.append(one)
+        return ids
+
+    def _load(self) -> Any:
+        """Build a tokenizer: 0.04 s from the rank file, which has to be one; 0.1 s otherwise."""
+        special = {self.separator.decode(): self._tokenizer.eot_id}
+        path = ""
+        try:
+            with tempfile.NamedTemporaryFile(suffix=".tiktoken", delete=False) as file:
+                path = file.name
+                file.write(self._ranks)
+            return self._library.BPETokenizer.from_tiktoken(path, self._tokenizer.scheme, special)
+        except OSError:  # no folder for temporary files, or no room there
+            return self._library.load_hf_json(self._tokenizer.hf_json(self.separator.decode()))
+        finally:
+            if path:
+                os.unlink(path)
+
+
+class _Remembering:
+    """A tokenizer and about how much it has come to remember, at most (bytes)."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.n_bytes = 0.0
+
+    def count(self, n_bytes: int, n_ids: int, seconds: float) -> None:
+        """Add one call's text (bytes), ids and time.
+
+        Measured: English adds 0.4 bytes for each of its own, as fresh text goes on bringing new words. Chinese and
+        random letters add up to 10, and are known by what they have more of: ids, and time for words not met before.
+        """
+        by_ids = 30 * max(n_ids - n_bytes / 4, 0)
+        by_time = 300e6 * max(seconds - n_bytes * 4e-9, 0)
+        self.n_bytes += 0.4 * n_bytes + min(by_ids, by_time)

@@ -12,15 +12,19 @@ pins.
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..support.errors import PrepareError
+from .cuts import iter_pieces
+from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import tiktoken
@@ -71,6 +75,15 @@ def token_bytes() -> list[bytes]:
     return tokens
 
 
+def iter_ranks() -> Iterator[bytes]:
+    """Yield the lines of tiktoken's rank file: each token in base64, and its id.
+
+    >>> next(iter_ranks())
+    b'IQ== 0\\n'
+    """
+    return (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(token_bytes()))
+
+
 def tiktoken_encoding() -> tiktoken.Encoding:
     """Build the encoding that `tiktoken.get_encoding("gpt2")` downloads.
 
@@ -104,11 +117,12 @@ def token_names() -> tuple[list[str], list[str]]:
     return names, merges
 
 
-def tokenizer_json() -> str:
-    """Return GPT-2 as the text of a Hugging Face `tokenizer.json`, without added tokens.
+def tokenizer_json(end: str = "") -> str:
+    """Return GPT-2 as the text of a Hugging Face `tokenizer.json`; `end`, if any, is what stands for the end of a text.
 
-    Without them a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
+    Without it a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
     """
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     names, merges = map(_in_json, token_names())
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     frame = json.dumps(
@@ -116,7 +130,7 @@ def tokenizer_json() -> str:
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": [],
+            "added_tokens": [{"id": EOT_ID, "content": end, **flags, "special": True}] if end else [],
             "normalizer": None,
             "pre_tokenizer": byte_level,
             "post_processor": None,
@@ -151,3 +165,17 @@ def _byte_order() -> list[int]:
 
 def _is_printable(byte: int) -> bool:
     return chr(byte).isprintable() and byte != ord(" ")
+
+
+GPT2 = Tokenizer(
+    name="gpt2",
+    eot_id=EOT_ID,
+    n_ids=EOT_ID + 1,
+    vocabulary_sha256="306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+    scheme="gpt2",
+    iter_ranks=iter_ranks,
+    load_reference=tiktoken_encoding,
+    hf_json=tokenizer_json,
+    iter_pieces=iter_pieces,
+)
+"""GPT-2's tokenizer, as tiktoken has it."""

@@ -79,12 +79,12 @@ def _encode_cases() -> list[Case]:
     cases = [_inside(base, "tiktoken encode_ordinary, one document a call")]
     for n in N_WORKERS:
         cases.append(_inside(f"encode-tiktoken-batch-{n}", f"tiktoken encode_ordinary_batch, {_threads(n)}", base))
-    for engine in ("tiktoken", "fastokens"):
+    for engine in ("tiktoken", "gigatoken"):
         for n in N_WORKERS:
             cases.append(_inside(f"encode-{engine}-{n}", f"our Encoder, {engine}, {_threads(n)}", base, engine))
     for n in N_WORKERS:
-        what = f"our Encoder, fastokens, one long text, {_threads(n)}"
-        cases.append(_inside(f"encode-txt-fastokens-{n}", what, base, "fastokens"))
+        what = f"our Encoder, gigatoken, one long text, {_threads(n)}"
+        cases.append(_inside(f"encode-txt-gigatoken-{n}", what, base, "gigatoken"))
     return cases
 
 
@@ -108,7 +108,7 @@ def _prepare(path: str, engine: str, n_workers: int) -> Command:
 def _start_cases() -> list[Case]:
     what = "prepare.py on 20 kB of"
     return [
-        Case(f"start-{kind}", f"{what} {kind}", _prepare(f"tiny.{kind}", "fastokens", 2), needs=("fastokens",))
+        Case(f"start-{kind}", f"{what} {kind}", _prepare(f"tiny.{kind}", "gigatoken", 2), needs=("gigatoken",))
         for kind in FORMATS
     ]
 
@@ -123,17 +123,17 @@ def _prepare_cases() -> list[Case]:
             needs=(engine,),
             writes_ids=kind != "txt",  # a text's own ids, without end-of-text ids, are another number
         )
-        for engine in ("fastokens", "tiktoken")
+        for engine in ("gigatoken", "tiktoken")
         for kind in FORMATS
         for n in N_WORKERS
     ]
 
 
 def _tenfold_cases() -> list[Case]:
-    tenth, ten = _prepare("tenth.parquet", "fastokens", 2), _prepare("ten", "fastokens", 2)
+    tenth, ten = _prepare("tenth.parquet", "gigatoken", 2), _prepare("ten", "gigatoken", 2)
     return [
-        Case("scale-tenth", "prepare.py, parquet, every tenth document", tenth, needs=("fastokens",)),
-        Case("scale-ten", "prepare.py, parquet, the file ten times", ten, needs=("fastokens",)),
+        Case("scale-tenth", "prepare.py, parquet, every tenth document", tenth, needs=("gigatoken",)),
+        Case("scale-ten", "prepare.py, parquet, the file ten times", ten, needs=("gigatoken",)),
     ]
 
 
@@ -174,4 +174,4 @@ def _floor_cases() -> list[Case]:
 
 
 def _check_case() -> Case:
-    return _inside("check-share", "prepare() in-process, parquet, fastokens, 1 worker", None, "fastokens")
+    return _inside("check-share", "prepare() in-process, parquet, gigatoken, 1 worker", None, "gigatoken")

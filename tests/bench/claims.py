@@ -12,7 +12,7 @@ Passes = Mapping[str, Sequence[Measurement]]  # by case: one for each pass over 
 Peaks = Mapping[str, int]
 
 NOT_MEASURED = "not measured"
-OURS = "prepare-parquet-fastokens-2"
+OURS = "prepare-parquet-gigatoken-2"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _faster(slow: str, fast: str) -> Callable[[Passes, Peaks, int], float]:
 def _near_limit(kind: str, encoding: str, n_workers: int) -> Callable[[Passes, Peaks, int], float]:
     def value(passes: Passes, peaks: Peaks, i: int) -> float:
         cpu = passes[f"read-{kind}"][i].cpu_seconds + passes[encoding][i].cpu_seconds
-        return cpu / n_workers / _net(passes, f"prepare-{kind}-fastokens-{n_workers}", kind, i)
+        return cpu / n_workers / _net(passes, f"prepare-{kind}-gigatoken-{n_workers}", kind, i)
 
     return value
 
@@ -72,25 +72,25 @@ CLAIMS = (
     Claim(
         "parquet: (CPU of reading + of encoding, 1 thread) / 2 over wall without start-up",
         "0.75, aim 0.9",
-        _near_limit("parquet", "encode-fastokens-1", 2),
+        _near_limit("parquet", "encode-gigatoken-1", 2),
         "",
     ),
     Claim(
         "the same, with the CPU time that encoding takes in 2 threads at once",
         "",
-        _near_limit("parquet", "encode-fastokens-2", 2),
+        _near_limit("parquet", "encode-gigatoken-2", 2),
         "",
     ),
-    Claim("the same, 1 worker and 1 thread", "", _near_limit("parquet", "encode-fastokens-1", 1), ""),
-    Claim("txt: the same, 2 workers", "0.8, aim 0.9", _near_limit("txt", "encode-txt-fastokens-1", 2), ""),
+    Claim("the same, 1 worker and 1 thread", "", _near_limit("parquet", "encode-gigatoken-1", 1), ""),
+    Claim("txt: the same, 2 workers", "0.8, aim 0.9", _near_limit("txt", "encode-txt-gigatoken-1", 2), ""),
     Claim(
         "txt: the same, with the CPU time that encoding takes in 2 threads at once",
         "",
-        _near_limit("txt", "encode-txt-fastokens-2", 2),
+        _near_limit("txt", "encode-txt-gigatoken-2", 2),
         "",
     ),
-    Claim("jsonl: its speed over parquet's, 2 workers", "0.7", _faster(OURS, "prepare-jsonl-fastokens-2"), ""),
-    Claim("2 workers vs 1, parquet, fastokens", "1.6x", _faster("prepare-parquet-fastokens-1", OURS)),
+    Claim("jsonl: its speed over parquet's, 2 workers", "0.7", _faster(OURS, "prepare-jsonl-gigatoken-2"), ""),
+    Claim("2 workers vs 1, parquet, gigatoken", "1.6x", _faster("prepare-parquet-gigatoken-1", OURS)),
     Claim("2 workers vs 1, parquet, tiktoken", "", _faster("prepare-parquet-tiktoken-1", "prepare-parquet-tiktoken-2")),
     Claim("tiktoken, 2 workers, vs the plain script", "1.5x", _faster("loop-plain", "prepare-parquet-tiktoken-2")),
     Claim("share of the cross-check", "under 4%", lambda passes, peaks, i: passes["check-share"][i].said["share"], "%"),

@@ -4,7 +4,7 @@ python tests/bench/cluster.py writer                     the writer alone: ids i
 python tests/bench/cluster.py arrays --workers 2         through Dask: workers return arrays, the writer takes them
 python tests/bench/cluster.py arrays --workers 2 --no-writer            the same, and the client drops them
 python tests/bench/cluster.py arrays --workers 2 --through-scheduler    the same, over the scheduler
-python tests/bench/cluster.py encode --workers 1 2 3     through Dask: real text, encoded by fastokens or tiktoken
+python tests/bench/cluster.py encode --workers 1 2 3     through Dask: real text, encoded by gigatoken or tiktoken
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--through-scheduler", action="store_true")
     parser.add_argument("--corpus", type=Path, help="for encode: txt, jsonl or parquet")
     parser.add_argument("--repeat", type=int, default=8, help="for encode: how often the corpus is gone through")
-    parser.add_argument("--engine", default="fastokens")
+    parser.add_argument("--engine", default="gigatoken")
     arguments = parser.parse_args()
     window = arguments.window_mb << 20
     with tempfile.TemporaryDirectory() as folder:

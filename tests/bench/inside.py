@@ -147,7 +147,7 @@ def run_here(path: Path) -> Timed:
     from fineweb_stream import prepare
 
     with tempfile.TemporaryDirectory(dir=path.parent) as out:
-        return timed(lambda: prepare(path, out, engine="fastokens", workers=1, quiet=True))
+        return timed(lambda: prepare(path, out, engine="gigatoken", workers=1, quiet=True))
 
 
 CASES: dict[str, Callable[[Path], Timed]] = {
@@ -156,10 +156,10 @@ CASES: dict[str, Callable[[Path], Timed]] = {
     "encode-tiktoken-batch-2": lambda folder: encode_tiktoken_batch(folder, 2),
     "encode-tiktoken-1": lambda folder: encode(folder, "tiktoken", 1),
     "encode-tiktoken-2": lambda folder: encode(folder, "tiktoken", 2),
-    "encode-fastokens-1": lambda folder: encode(folder, "fastokens", 1),
-    "encode-fastokens-2": lambda folder: encode(folder, "fastokens", 2),
-    "encode-txt-fastokens-1": lambda folder: encode_text(folder, "fastokens", 1),
-    "encode-txt-fastokens-2": lambda folder: encode_text(folder, "fastokens", 2),
+    "encode-gigatoken-1": lambda folder: encode(folder, "gigatoken", 1),
+    "encode-gigatoken-2": lambda folder: encode(folder, "gigatoken", 2),
+    "encode-txt-gigatoken-1": lambda folder: encode_text(folder, "gigatoken", 1),
+    "encode-txt-gigatoken-2": lambda folder: encode_text(folder, "gigatoken", 2),
     "read-parquet": read_parquet,
     "read-jsonl": read_jsonl,
     "read-txt": read_txt,

@@ -18,14 +18,14 @@ from .cases import Case, Setup, all_cases
 from .claims import CLAIMS, NOT_MEASURED, evaluate, ratio
 from .measure import Measurement
 
-PACKAGES = ("fineweb_stream", "tiktoken", "fastokens", "pyarrow", "orjson", "numpy", "datasets")
+PACKAGES = ("fineweb_stream", "tiktoken", "gigatoken", "pyarrow", "orjson", "numpy", "datasets")
 MIN_BYTES = 200_000_000
 _TITLES = {
     "encode": "encode only, from memory",
     "read": "read only",
-    "start": "start-up, fastokens, 2 workers",
+    "start": "start-up, gigatoken, 2 workers",
     "prepare": "end to end: the whole process",
-    "scale": "a tenth and ten times the input, fastokens, 2 workers",
+    "scale": "a tenth and ten times the input, gigatoken, 2 workers",
     "loop": "what people use today, from parquet",
     "floor": "the floor",
     "check": "the cross-check",

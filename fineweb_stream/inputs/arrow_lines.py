@@ -1,0 +1,91 @@
+"""Lines of JSON -> a batch by Arrow, outside the GIL, where every line is surely what `json.loads` says it is.
+
+Arrow's reader (RapidJSON) is strict, but sees a stream of objects, not lines, and looks at nothing but the field that
+is asked for. So all of it must be UTF-8, each line must begin with `{` and end with `}`, there must be as many objects
+as lines, and each must have the field, as text. Whatever is not so is for the exact parser: blank lines, arrays,
+`NaN`, fields given twice, halves of surrogate pairs, lines that cannot be used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .blocks import Batch
+from .column import batch_of_array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MIN_BYTES = 1 << 18
+"""Less than this is parsed before Arrow would be loaded."""
+
+_MAX_BYTES = 1 << 30  # Arrow counts a block in 32 bits
+_NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
+
+
+def read_plain_lines(data: bytes, column: str, n_bytes: int) -> Batch | None:
+    """Return the texts of lines that stand for themselves; None where another parser must look at them.
+
+    >>> batch = read_plain_lines(b'{"text": "one"}\\n{"n": 1, "text": "zw\\\\u00f6lf"}\\n' * 9000, "text", 0)
+    >>> batch.texts[:2], len(batch.ends)
+    (['one', 'zwölf'], 18000)
+    >>> read_plain_lines(b'{"text": 1}\\n' * 30000, "text", 0) is None
+    True
+    """
+    if not (data.startswith(b"{") and MIN_BYTES <= len(data) < _MAX_BYTES and _has_arrow()):
+        return None
+    n_lines = _count_objects(data)
+    array = _parse(data, column) if n_lines else None
+    if array is None or len(array) != n_lines or array.null_count:
+        return None
+    return batch_of_array(array, n_bytes)
+
+
+@functools.cache
+def _has_arrow() -> bool:
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def _count_objects(data: bytes) -> int:
+    """Count the lines; 0 unless each begins with `{` and ends with `}`."""
+    array = np.frombuffer(data, np.uint8)
+    newlines = np.flatnonzero(array == _NEWLINE)
+    if not data.endswith(b"\n"):
+        newlines = np.append(newlines, len(data))
+    starts = np.append(0, newlines[:-1] + 1)
+    last = array[newlines - 1]
+    if (last == _RETURN).any():
+        last = np.where(last == _RETURN, array[newlines - 2], last)
+    return len(newlines) if (array[starts] == _OPEN).all() and (last == _CLOSE).all() else 0
+
+
+def _parse(data: bytes, column: str) -> pa.LargeStringArray | None:
+    import pyarrow as pa
+    import pyarrow.json
+
+    schema = pa.schema([(column, pa.large_string())])
+    try:
+        _as_text(data).validate(full=True)
+        table = pyarrow.json.read_json(
+            pa.py_buffer(data),
+            pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+        array = table.column(0).combine_chunks()
+        array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+        array.validate(full=True)
+    except pa.ArrowException:
+        return None
+    return array
+
+
+def _as_text(data: bytes) -> pa.LargeStringArray:
+    """Look at bytes as at one text: what Arrow can tell to be UTF-8 or not."""
+    import pyarrow as pa
+
+    ends = np.array([0, len(data)], np.int64)
+    return pa.LargeStringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))
