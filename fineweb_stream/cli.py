@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
             status = _run(options, folder or Path(), cancel)
     except (PrepareError, Interrupted) as error:
         with contextlib.suppress(OSError):
-            print(f"prepare: {error}", file=sys.stderr)
+            print(f"prepare: {_as_typed(str(error))}", file=sys.stderr)
         status = error.exit_status
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
@@ -63,6 +64,17 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     if are_threads_left():
         os._exit(status)
     return status
+
+
+def _as_typed(message: str) -> str:
+    """Name an option as it is typed where a message names the parameter of `prepare()`.
+
+    >>> _as_typed("val_ratio='x': not a share"), _as_typed("separator is empty")
+    ('--val-ratio x: not a share', '--separator is empty')
+    """
+    names = "val_ratio|val_tokens|shard_tokens|max_tokens|text_column|separator|errors|workers|memory|seed|format"
+    message = re.sub(rf"^({names})='?([^' ]*)'?:", r"\1 \2:", message)
+    return re.sub(rf"^({names})\b", lambda match: f"--{match[1].replace('_', '-')}", message)
 
 
 @contextlib.contextmanager
@@ -152,7 +164,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
     add(
         "--val-ratio",
-        type=float,
         metavar="R",
         help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)",
     )

@@ -343,6 +343,8 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
         (["--nonsense"], "--nonsense"),
         (["--workers", "0"], "not a number of threads"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),
+        (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
+        (["--val-ratio", "0,1"], "with a point: 0.1"),
     ],
 )  # fmt: skip
 def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -> None:
@@ -352,6 +354,40 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+NUMBERS = {
+    "max_tokens": (["1M", 1e6, 1_000_000, "1,000,000", "1e6"], ["x", "", 0, -1, True, "1,5M", float("nan"), "1 5", []]),
+    "val_tokens": (["100", 100.0], ["none", -5, 0]),
+    "shard_tokens": (["5k", 5000.0], [None, "0", "1,5k"]),
+    "val_ratio": ([0.1, "0.1", "10%", "10 %"], ["0,1", "10", 10, 0, "0%", "x", True, []]),
+    "workers": ([1, "1", 1.0], [0, "two", 1.5, True, ""]),
+    "seed": ([7, "7", 7.0], ["x", 1.5, None]),
+    "memory": ([4e9, "4GB", "50%"], [4, "4", "1,5GB", 0, "", "0%"]),
+    "format": (["jsonl", None], ["csv", 3]),
+    "text_column": (["text"], [None, 3]),
+    "separator": ([None], ["", 3, b"x"]),
+    "errors": (["strict"], ["no", None]),
+    "engine": (["tiktoken"], ["gpt"]),
+    "layout": (["nanogpt"], ["x", None]),
+}
+"""Values of parameters: some that are right, and some that are not."""
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_from_a_script(tmp_path, name: str) -> None:
+    """A script may give what the command line takes; what makes no sense is an InputError that names the parameter."""
+    path = write_jsonl(tmp_path / "c.jsonl", GOOD)
+    good, bad = NUMBERS[name]
+    made = []
+    for i, value in enumerate(good):
+        prepare(path, tmp_path / str(i), quiet=True, **{"val_ratio": 0.1, "engine": "tiktoken"} | {name: value})
+        made.append(outputs(tmp_path / str(i)))
+    assert all(one == made[0] for one in made)
+    for value in bad:
+        with pytest.raises(InputError) as caught:
+            prepare(path, tmp_path / "bad", quiet=True, **{name: value})
+        assert name in str(caught.value) and not (tmp_path / "bad").exists()
 
 
 @pytest.mark.parametrize("workers", [0, -1])

@@ -127,7 +127,18 @@ def test_own_use_is_counted_with_children() -> None:
         child.communicate(b"\n")
 
 
-@pytest.mark.parametrize("memory", ["much", "0%", "150%", "-1GB", "%"])
+@pytest.mark.parametrize("value", ["0", "", "much", "-1", "2(x2)"])
+def test_variables_that_say_nothing(monkeypatch, value: str) -> None:
+    """Zero is Slurm's word for the whole node; what is no number is no limit either."""
+    for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, value)
+    assert not [limit for limit in find_limits() if "SLURM" in limit.name]
+    assert allotted_cpus() >= 1
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "4GB")
+    assert next(limit.total for limit in find_limits() if "SLURM" in limit.name) == 4 * GB
+
+
+@pytest.mark.parametrize("memory", ["much", "0%", "150%", "-1GB", "%", "4", 4, 0, "", "1,5GB", "50 percent", True])
 def test_bad_budgets(memory: str) -> None:
     """A budget that makes no sense is refused."""
     with pytest.raises(InputError, match="not a s"):

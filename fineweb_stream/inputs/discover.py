@@ -20,7 +20,7 @@ from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import shown
 from .foreign import HEAD_BYTES, is_json_lines
-from .formats import FORMAT_OF_SUFFIX, find_format, is_hidden, is_own, is_usable, look, suffixes
+from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
 from .refusal import STDIN_NAME, quoted
 from .standard_input import stdin_head
 
@@ -39,6 +39,8 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
 
     Raises `InputError` when one is missing, empty or of no use.
     """
+    if format not in (None, *SUFFIX_OF_FORMAT):
+        raise InputError(f"format={format!r}: no such format", f"the formats are {', '.join(SUFFIX_OF_FORMAT)}")
     inputs: list[Input] = []
     own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
     if own and len(own) == len(names):

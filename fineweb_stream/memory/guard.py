@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from ..support.errors import InputError
-from ..support.units import parse_size
+from ..support.units import parse_share, parse_size, read_variable
 from .cgroups import memory_groups
 
 MB = 10**6
@@ -78,11 +77,11 @@ def find_limits() -> list[Limit]:
     limits = [Limit("physical memory", memory.total, memory.available)]
     limits += [Limit(f"control group {g.name}", g.limit, max(g.limit - g.used, 0)) for g in memory_groups()]
     limits += _resource_limits(process.vms, getattr(process, "data", process.rss))
-    if megabytes := os.environ.get("SLURM_MEM_PER_NODE"):
-        limits.append(_own_limit("SLURM_MEM_PER_NODE", megabytes, 1, process.rss))
-    elif megabytes := os.environ.get("SLURM_MEM_PER_CPU"):
-        n_cpus = int(os.environ.get("SLURM_CPUS_ON_NODE") or os.environ.get("SLURM_CPUS_PER_TASK") or 1)
-        limits.append(_own_limit("SLURM_MEM_PER_CPU", megabytes, n_cpus, process.rss))
+    if n_bytes := read_variable("SLURM_MEM_PER_NODE", unit=1 << 20):
+        limits.append(_own_limit("SLURM_MEM_PER_NODE", n_bytes, process.rss))
+    elif n_bytes := read_variable("SLURM_MEM_PER_CPU", unit=1 << 20):
+        n_cpus = read_variable("SLURM_CPUS_ON_NODE") or read_variable("SLURM_CPUS_PER_TASK") or 1
+        limits.append(_own_limit("SLURM_MEM_PER_CPU", n_bytes * n_cpus, process.rss))
     return sorted(limits, key=lambda limit: limit.available)
 
 
@@ -95,7 +94,7 @@ def reserve_bytes(total: int) -> int:
     return min(max(total // 20, 512 * MB), 2000 * MB, total // 4)
 
 
-def parse_budget(text: str | int | None, available: int) -> int:
+def parse_budget(text: str | float | None, available: int) -> int:
     """Read a budget: `4GB`, or `50%` of what is available (the default).
 
     >>> parse_budget("50%", 8_000_000_000), parse_budget("300MB", 8_000_000_000)
@@ -104,15 +103,21 @@ def parse_budget(text: str | int | None, available: int) -> int:
     Raises `InputError` for anything else.
     """
     text = "50%" if text is None else str(text).strip()
-    if not text.endswith("%"):
-        return parse_size(text)
     try:
-        share = float(text[:-1]) / 100
-    except ValueError:
-        share = 0
-    if not 0 < share <= 1:
-        raise InputError(f"not a share of memory: {text!r}", "write it like 50% or 4GB")
-    return int(available * share)
+        if text.endswith("%"):
+            return int(available * (1 if text == "100%" else parse_share(text)))
+        n_bytes = parse_size(text)
+    except InputError as error:
+        what = "not a share of memory" if text.endswith("%") else "not a size"
+        hint = error.hint if "point" in error.hint else "write it like 50% or 4GB"
+        raise InputError(f"memory={text!r}: {what}", hint) from None
+    if n_bytes < MB:
+        raise InputError(f"memory={text!r}: not a size of memory, for it is {n_bytes:,} bytes", _as_memory(text))
+    return n_bytes
+
+
+def _as_memory(text: str) -> str:
+    return f"did you mean {text}GB?" if text.isdecimal() and int(text) < 1000 else "write it like 4GB or 50%"
 
 
 @dataclass
@@ -126,7 +131,7 @@ class MemoryGuard:
     Raises `InputError` for a budget that cannot be read.
     """
 
-    memory: str | int | None = None
+    memory: str | float | None = None
     limits: list[Limit] = field(default_factory=find_limits)
     used_bytes: int = 0
     peak_bytes: int = 0
@@ -287,6 +292,5 @@ def _resource_limits(address_space: int, data: int) -> list[Limit]:
     return limits
 
 
-def _own_limit(name: str, megabytes: str, times: int, used: int) -> Limit:
-    total = int(megabytes) * times << 20
+def _own_limit(name: str, total: int, used: int) -> Limit:
     return Limit(name, total, max(total - used, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..memory.cgroups import cpu_quota
 from ..support.cancel import TICK_SECONDS
 from ..support.errors import InputError
+from ..support.units import read_variable
 
 if TYPE_CHECKING:
     from ..inputs.blocks import Block
@@ -157,14 +159,17 @@ def are_threads_left() -> bool:
     return any(thread.is_alive() for thread in _left)
 
 
-def count_workers(asked: int | None) -> int:
+def count_workers(asked: str | float | None) -> int:
     """Return how many workers there shall be: as many as were asked for, else one for each CPU allotted.
 
-    Raises `InputError` for less than one.
+    Raises `InputError` for what is no whole number of 1 or more.
     """
-    if asked is not None and asked < 1:
-        raise InputError(f"workers={asked}: not a number of threads", "leave it out for one thread per CPU")
-    return asked or allotted_cpus()
+    if asked is None:
+        return allotted_cpus()
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(asked, bool) and 1 <= int(asked) == float(asked):
+            return int(asked)
+    raise InputError(f"workers={asked}: not a number of threads", "leave it out for one thread per CPU")
 
 
 def allotted_cpus() -> int:
@@ -175,6 +180,6 @@ def allotted_cpus() -> int:
         n_cpus = os.cpu_count() or 1
     if quota := cpu_quota():
         n_cpus = min(n_cpus, math.ceil(quota))
-    if (allotted := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
-        n_cpus = min(n_cpus, int(allotted))
+    if allotted := read_variable("SLURM_CPUS_PER_TASK"):
+        n_cpus = min(n_cpus, allotted)
     return max(n_cpus, 1)

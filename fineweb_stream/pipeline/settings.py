@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..output.layouts import LAYOUTS, NANOGPT
 from ..support.errors import InputError
 from ..support.model import ReadOptions
+from ..support.units import parse_share, parse_size
 from ..tokenizer.tokenizer import ENGINES, unknown_engine
 
 FORMATS = ("text", "jsonl", "parquet")
 
 DEFAULT_VAL_RATIO = 0.0005
+
+
+def default_shard_tokens(layout: str) -> int:
+    """Return how many tokens the shards of a layout have when nobody says: as many as its reader's own scripts make."""
+    return LAYOUTS.get(layout, NANOGPT).shard_tokens
 
 
 def parse_separator(text: str) -> str:
@@ -28,18 +35,34 @@ def parse_separator(text: str) -> str:
         raise InputError(f"--separator {text!r}: {error}", r"write it like '\\n\\n' or '<|endoftext|>'") from None
 
 
+def _read(name: str, value: Any, parse: Callable[[Any], float]) -> float:
+    """Read a value that a script or a command line gave; the error names the parameter."""
+    try:
+        return parse(value)
+    except InputError as error:
+        reason = error.message if not error.message.startswith(f"{value}: ") else error.message.partition(": ")[2]
+        raise InputError(f"{name}={value!r}: {reason}", error.hint) from None
+
+
+def _whole(value: Any) -> int:
+    try:
+        if isinstance(value, bool) or float(value) != int(value):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError("not a whole number", "write it like 0 or 42") from None
+
+
 @dataclass(frozen=True)
 class Settings:
     """The parameters of a run that decide its bytes, how it reads what is bad, and what the files must fit (`fit`).
-
-    `shard_tokens` of 0 is what the layout's reader is used to.
 
     Raises `InputError` for values that make no sense.
     """
 
     val_ratio: float = DEFAULT_VAL_RATIO
     val_tokens: int | None = None
-    shard_tokens: int = 0
+    shard_tokens: int = NANOGPT.shard_tokens
     text_column: str = "text"
     separator: str | None = None
     seed: int = 0
@@ -52,29 +75,30 @@ class Settings:
     fit: str | None = None
 
     def __post_init__(self) -> None:
+        parsers: dict[str, Callable[[Any], float]] = {
+            "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
+            "seed": _whole,
+        }  # fmt: skip
+        for name, parse in parsers.items():
+            if getattr(self, name) is not None or name not in ("val_tokens", "max_tokens"):
+                object.__setattr__(self, name, _read(name, getattr(self, name), parse))
+        for name in ("text_column", "separator", "errors", "engine", "layout"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (name == "separator" and value is None):
+                raise InputError(f"{name}={value!r}: not a string", f"write it like {name}='...'")
+        if self.separator is not None and not self.separator:
+            raise InputError("separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
+        if self.errors not in ("strict", "replace", "ignore"):
+            raise InputError(f"errors={self.errors!r}: no such way", "strict, replace or ignore")
+        if self.engine not in ENGINES:
+            raise unknown_engine(self.engine)
         if self.layout not in LAYOUTS:
             raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
         layout = LAYOUTS[self.layout]
-        if self.shard_tokens == 0:
-            object.__setattr__(self, "shard_tokens", layout.shard_tokens)
-        if not 0 < self.val_ratio < 1:
-            raise InputError(f"--val-ratio {self.val_ratio}: must be more than 0 and less than 1", "try 0.0005")
-        if self.shard_tokens < 1:
-            raise InputError(f"--shard-tokens {self.shard_tokens}: must be at least 1", "try 500M")
-        if self.val_tokens is not None and self.val_tokens < 1:
-            raise InputError(f"--val-tokens {self.val_tokens}: must be at least 1", "try 1M")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InputError(f"--max-tokens {self.max_tokens}: must be at least 1", "try 1B")
-        if self.separator is not None and not self.separator:
-            raise InputError("--separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
-        if self.errors not in ("strict", "replace", "ignore"):
-            raise InputError(f"--errors {self.errors}: no such way", "strict, replace or ignore")
-        if self.engine not in ENGINES:
-            raise unknown_engine(self.engine)
-        for option, n in (("--shard-tokens", self.shard_tokens), ("--val-tokens", self.val_tokens or 0)):
+        for option, n in (("shard_tokens", self.shard_tokens), ("val_tokens", self.val_tokens or 0)):
             if n > layout.max_tokens:
                 raise InputError(
-                    f"{option} {n:,}: a file of --layout {layout.name} has at most {layout.max_tokens:,} tokens",
+                    f"{option}={n:,}: a file of --layout {layout.name} has at most {layout.max_tokens:,} tokens",
                     "try 100M",
                 )
         if not layout.is_merged:

@@ -2,32 +2,79 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from .errors import InputError
+from .log import log
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
-def parse_size(text: str | int) -> int:
-    """Read a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`.
+_NUMBER = r"((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(e\+?\d+)?"
 
-    >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2GiB")
-    (500000000, 1000000000, 1500000000, 2147483648)
 
-    Raises `InputError` for anything else, and for less than 1.
+def parse_size(value: str | float) -> int:
+    """Read a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`, `1,000,000`; from a script a number, too.
+
+    >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2GiB"), parse_size(1e6)
+    (500000000, 1000000000, 1500000000, 2147483648, 1000000)
+
+    Raises `InputError` for anything else, for less than 1, and for a comma that may be a point (`1,5GB`).
     """
-    match = re.fullmatch(r"([\d_,.]+(?:e\d+)?)\s*([KMGT]i?B?|B)?", str(text).strip(), re.IGNORECASE)
-    unit = (match.group(2) or "").upper() if match else ""
+    match = re.fullmatch(_NUMBER + r"\s*([KMGT]i?B?|B)?", _plain(value), re.IGNORECASE | re.ASCII)
+    unit = (match[3] or "").upper() if match else ""
     if unit not in _UNITS:
         unit = unit.removesuffix("B")
     try:
-        size = int(float(match.group(1).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
+        size = (
+            int(float((match[1] + (match[2] or "")).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
+        )
     except (ValueError, OverflowError):
         size = 0
     if size < 1:
-        raise InputError(f"not a size: {str(text)!r}", "write it like 500M, 1B or 4GB; 1 or more")
+        text, hint = str(value), "write it like 500M, 1B or 4GB; 1 or more"
+        if re.fullmatch(r"\s*\d+,\d+\s*[a-z]*\s*", text, re.IGNORECASE):
+            hint = f"write it with a point: {text.strip().replace(',', '.')}"
+        raise InputError(f"not a size: {text!r}", hint)
     return size
+
+
+def parse_share(value: str | float) -> float:
+    """Read a share: `0.1` or `10%`.
+
+    >>> parse_share("10%"), parse_share(0.0005)
+    (0.1, 0.0005)
+
+    Raises `InputError` for anything else, and for what is not between 0 and 1.
+    """
+    text = _plain(value)
+    try:
+        share = round(float(text[:-1]) / 100, 12) if text.endswith("%") else float(text)
+    except ValueError:
+        hint = f"write it with a point: {text.replace(',', '.')}" if re.search(r"\d,\d", text) else "write it like 0.1"
+        raise InputError(f"not a share: {str(value)!r}", hint) from None
+    if not 0 < share < 1:
+        raise InputError(f"{value}: must be more than 0 and less than 1", "try 0.0005")
+    return share
+
+
+def read_variable(name: str, unit: int = 1) -> int:
+    """Return the number that an environment variable holds, in its `unit` where it names none; 0 where there is none.
+
+    An empty one, 0 (for Slurm, all there is) and what is no number count for nothing.
+    """
+    text = os.environ.get(name, "").strip()
+    try:
+        return parse_size(text) * (unit if re.fullmatch(r"[\d.,_]+", text) else 1)
+    except InputError:
+        if text.strip("0.") and text:
+            log.warning("note: %s=%s is no number and counts for nothing", name, text)
+        return 0
+
+
+def _plain(value: str | float) -> str:
+    return "" if isinstance(value, bool) else str(value).strip()
 
 
 def counted(n: int, noun: str) -> str:
