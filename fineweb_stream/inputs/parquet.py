@@ -86,6 +86,7 @@ class Parquet:
         groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
         with open_file(self.input) as file, _damage_named(self.input, block.start, block.stop):
             table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
+        _check_rows(self.input, block.start, block.stop, len(table))
         return read_column(table.column(0), self.options)
 
     def sample(self, n: int) -> list[Block]:
@@ -154,6 +155,16 @@ class Parquet:
                     held, n_bytes = [], 0
             if held:
                 yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+            _check_rows(self.input, first_row, stop, row - first_row)
+
+
+def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
+    """Raise `InputError` where a file has not the rows that its footer speaks of: Arrow reads on without a word."""
+    if n_rows != stop - start:
+        raise InputError(
+            f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged (only {n_rows:,} rows are there)",
+            "fetch the file again",
+        )
 
 
 @contextlib.contextmanager

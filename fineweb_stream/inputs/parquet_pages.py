@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
+_DICTIONARY_PAGE = 2
 _HEADER_BYTES = 16 << 10
 """More than a header has: its statistics are two values, which writers leave out where they are long."""
 
@@ -27,6 +28,7 @@ class Page(NamedTuple):
     n_bytes: int
     n_values: int
     n_file_bytes: int
+    is_dictionary: bool = False
 
 
 def largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData, enough: int, n_pages: float) -> int:
@@ -34,8 +36,7 @@ def largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData, enough: int, n_p
 
     The pages stand one after the other, that of the dictionary first.
     """
-    starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
-    start, largest = min(starts), 0
+    start, largest = _start(chunk), 0
     stop = start + chunk.total_compressed_size
     while start < stop and largest <= enough and n_pages > 0:
         page = _read_page(file, start)
@@ -47,11 +48,20 @@ def largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData, enough: int, n_p
 
 def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
     """Return about how much text a column chunk comes to: more than it has itself where a dictionary is most of it."""
-    if chunk.dictionary_page_offset is None:
+    start, first_data = _start(chunk), chunk.data_page_offset
+    if start == first_data and not any("DICTIONARY" in encoding for encoding in chunk.encodings or ["DICTIONARY"]):
         return int(chunk.total_uncompressed_size)
-    share = (chunk.data_page_offset - chunk.dictionary_page_offset) / max(chunk.total_compressed_size, 1)
-    page = _read_page(file, chunk.dictionary_page_offset) if share > 0.5 else Page(0, 0, 0)
+    # Some writers leave out where the dictionary is: then it is the first page, and only that tells its size.
+    share = (first_data - start) / max(chunk.total_compressed_size, 1)
+    page = _read_page(file, start) if share > 0.5 or start == first_data else Page(0, 0, 0)
+    if not page.is_dictionary:
+        page = Page(0, 0, 0)
     return int(max(chunk.total_uncompressed_size, chunk.num_values * page.n_bytes // max(page.n_values, 1)))
+
+
+def _start(chunk: pq.ColumnChunkMetaData) -> int:
+    """Return where the first page of a column chunk is: 0 and None mean that there is no offset."""
+    return int(min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0))
 
 
 def _read_page(file: BinaryIO, offset: int) -> Page:
@@ -63,7 +73,7 @@ def parse_page(data: bytes) -> Page:
     """Read what is wanted out of the header of a page that `data` begin with; zeros where they do not.
 
     >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A, 0, 0]))  # a dictionary's
-    Page(n_bytes=100, n_values=5, n_file_bytes=52)
+    Page(n_bytes=100, n_values=5, n_file_bytes=52, is_dictionary=True)
     """
     numbers: list[int] = []
     try:
@@ -79,7 +89,7 @@ def parse_page(data: bytes) -> Page:
         at = _skip(data, _skip(data, at, _STRUCT), _STRUCT)  # the inner struct, and what is left of the outer one
     except IndexError:
         return Page(0, 0, 0)
-    return Page(numbers[1], n_values, at + numbers[2])
+    return Page(numbers[1], n_values, at + numbers[2], numbers[0] == _DICTIONARY_PAGE)
 
 
 def _field(data: bytes, at: int) -> tuple[int, int]:

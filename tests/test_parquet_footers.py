@@ -1,0 +1,150 @@
+"""Footers as other writers make them: whatever optional field is left out, the texts and their size are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fineweb_stream import iter_ids
+from fineweb_stream.inputs.blocks import ReadOptions
+from fineweb_stream.inputs.discover import find_inputs
+from fineweb_stream.inputs.parquet import Parquet
+from fineweb_stream.support.errors import InputError
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+TEXTS = [f"{i} " + "a long text that comes again and again " * 200 for i in range(5)]
+
+
+class Compact:
+    """A reader of Thrift's compact protocol: structs become lists of [field, type, value], lists [type, values]."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def varint(self) -> int:
+        number = shift = 0
+        while True:
+            byte = self.byte()
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+
+    def value(self, kind: int) -> Any:
+        if kind in (TRUE, FALSE):
+            return None
+        if kind == BYTE:
+            return self.byte()
+        if kind in (I16, I32, I64):
+            return self.varint()
+        if kind in (BINARY, DOUBLE):
+            n = 8 if kind == DOUBLE else self.varint()
+            self.at += n
+            return self.data[self.at - n : self.at]
+        if kind in (LIST, SET):
+            head = self.byte()
+            n = head >> 4 if head >> 4 < 15 else self.varint()
+            element = head & 15
+            return [element, [self.byte() if element in (TRUE, FALSE) else self.value(element) for _ in range(n)]]
+        assert kind == STRUCT
+        fields, number = [], 0
+        while head := self.byte():
+            number = number + (head >> 4) if head >> 4 else self.varint() >> 1
+            fields.append([number, head & 15, self.value(head & 15)])
+        return fields
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def compact(kind: int, value: Any) -> bytes:
+    """Write what `Compact` has read."""
+    if kind in (TRUE, FALSE):
+        return b""
+    if kind == BYTE:
+        return bytes([value])
+    if kind in (I16, I32, I64):
+        return varint(value)
+    if kind in (BINARY, DOUBLE):
+        return (varint(len(value)) if kind == BINARY else b"") + value
+    if kind in (LIST, SET):
+        element, values = value
+        head = (
+            bytes([len(values) << 4 | element]) if len(values) < 15 else bytes([0xF0 | element]) + varint(len(values))
+        )
+        return head + b"".join(bytes([v]) if element in (TRUE, FALSE) else compact(element, v) for v in values)
+    out, last = b"", 0
+    for number, inner, content in value:
+        out += bytes([number - last << 4 | inner]) if 0 < number - last < 16 else bytes([inner]) + varint(number << 1)
+        out, last = out + compact(inner, content), number
+    return out + b"\0"
+
+
+def fields_of(kind: int, value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[list[Any], int, tuple[int, ...]]]:
+    """Yield each field of a tree: the struct that has it, its place in that, and the numbers that lead to it."""
+    if kind == STRUCT:
+        for i, (number, inner, content) in enumerate(value):
+            yield value, i, (*path, number)
+            yield from fields_of(inner, content, (*path, number))
+    elif kind == LIST and value[0] == STRUCT:
+        for one in value[1]:
+            yield from fields_of(STRUCT, one, path)
+
+
+WRITERS: dict[str, dict[str, Any]] = {
+    "dictionary": {"compression": "zstd"},
+    "plain": {"use_dictionary": False, "compression": "snappy"},
+    "version 1": {"version": "1.0", "compression": "none"},
+    "pages of version 2": {"data_page_version": "2.0", "compression": "zstd"},
+    "no statistics": {"write_statistics": False, "compression": "gzip"},
+    "page index": {"write_page_index": True, "write_page_checksum": True},
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_footers_without_an_optional_field(tmp_path: Path, writer: str) -> None:
+    """Each field left out, one kind at a time: the same ids and about the same size, or a sentence."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "c.parquet"
+    texts = [TEXTS[i % 5] for i in range(2000)]
+    pq.write_table(pa.table({"text": texts, "n": range(2000)}), path, row_group_size=500, **WRITERS[writer])
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    body, footer = data[: -8 - size], data[-8 - size : -8]
+    tree = Compact(footer).value(STRUCT)
+    assert compact(STRUCT, tree) == footer
+    expected = np.concatenate(list(iter_ids(path)))
+    n_same = 0
+    places = {place for _, _, place in fields_of(STRUCT, tree)}
+    for left_out in sorted(place for place in places if place[0] != 2):  # the schema is of one piece
+        tree = Compact(footer).value(STRUCT)
+        for struct, i, place in reversed(list(fields_of(STRUCT, tree))):
+            if place == left_out:
+                del struct[i]
+        changed = compact(STRUCT, tree)
+        path.write_bytes(body + changed + len(changed).to_bytes(4, "little") + b"PAR1")
+        try:
+            [input] = find_inputs([str(path)])
+            n_bytes = Parquet(0, input, ReadOptions()).text_bytes()
+            found = np.concatenate(list(iter_ids(path)))
+        except InputError:  # it is one that has to be there
+            continue
+        n_same += 1
+        assert np.array_equal(found, expected), left_out
+        assert 0.8 < n_bytes / sum(map(len, texts)) < 1.25, left_out
+    assert n_same > 3
