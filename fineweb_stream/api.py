@@ -63,6 +63,7 @@ def prepare(
     keep_shards: bool = False,
     layout: str = NANOGPT.name,
     fit: str | None = None,
+    eot: str = "after",
     index: bool = False,
     format: str | None = None,
     text_column: str = "text",
@@ -109,7 +110,10 @@ def prepare(
         engine=engine,
         layout=layout,
         fit=fit,
+        eot=eot,
     )
+    if index and eot != "after":
+        raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
     check_neighbours(Path(out), LAYOUTS[layout])
     names, folder = as_names(inputs), Path(out)
     if demo and names:

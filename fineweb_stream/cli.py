@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .output.layouts import LAYOUTS, NANOGPT
+from .output.layouts import EOT_PLACES, LAYOUTS, NANOGPT
 from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, parse_separator
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
@@ -179,6 +179,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
     )
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
+    add("--eot", choices=tuple(EOT_PLACES), default="after", metavar="E", help="end-of-text: after, before or both")
     add("--index", action="store_true", help="beside each file write where its documents end (NAME.index)")
     add(
         "--format",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import os
 import sys
 import time
 from dataclasses import dataclass, field

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 
 ID_BYTES = 2
 
+EOT_PLACES = {"after": "after", "before": "before", "both": "before and after"}
+"""Where the end-of-text of a document may stand, and how that is said. llm.c's and build-nanogpt's own is before."""
+
 LLMC_MAGIC, LLMC_VERSION = 20240520, 1
 NPY_MAGIC = b"\x93NUMPY"
 

@@ -310,7 +310,7 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     fresh = Input("", "", 0, "")
     for input in inputs:
         _same_types(vars(input), vars(fresh))
-    settings = {"layout": NANOGPT.name} | content["settings"]  # there was no other when the first runs began
+    settings = {"layout": NANOGPT.name, "eot": "after"} | content["settings"]  # the first runs had no other
     if settings["layout"] not in LAYOUTS:
         raise ValueError(f"layout {settings['layout']!r}")
     if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:

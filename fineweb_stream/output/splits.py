@@ -19,6 +19,23 @@ class Split(NamedTuple):
     val_documents: int
 
 
+def place_eot(ids: Ids, ends: Ends, place: str) -> tuple[Ids, Ends]:
+    """Return documents that each end with an end-of-text with it before them, or on both sides; and their ends.
+
+    >>> ids, ends = np.array([1, 2, 50256, 3, 50256], dtype=np.uint16), np.array([3, 5])
+    >>> place_eot(ids, ends, "before")[0].tolist()
+    [50256, 1, 2, 50256, 3]
+    >>> [part.tolist() for part in place_eot(ids, ends, "both")]
+    [[50256, 1, 2, 50256, 50256, 3, 50256], [4, 7]]
+    """
+    if place == "after" or not len(ends):
+        return ids, ends
+    if place == "before":
+        return np.roll(ids, 1), ends  # the last one of all comes to the front, each other to the next document
+    starts = np.concatenate([[0], ends[:-1]])
+    return np.insert(ids, starts, ids[-1]), ends + np.arange(1, len(ends) + 1)
+
+
 def split_documents(
     ids: Ids, ends: Ends, first_document: int, n_val: int, *, ratio: float, tokens: int | None, seed: int
 ) -> Split:

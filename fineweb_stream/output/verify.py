@@ -50,7 +50,8 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
         lines.append(f"{path}: {expected['tokens']:,} tokens, largest id {largest}, SHA-256 as recorded")
     state = record.state
     n_expected = state.n_documents
-    if n_expected and n_eot != n_expected:
+    per_document = 2 if record.settings["eot"] == "both" else 1
+    if n_expected and n_eot // per_document != n_expected:
         raise InputError(f"{folder}: {n_eot:,} end-of-text ids, but {n_expected:,} documents", again)
     lines.append(f"{n_eot:,} end-of-text ids" + (f" for {n_expected:,} documents" if n_expected else ""))
     return lines

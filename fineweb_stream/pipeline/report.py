@@ -9,6 +9,7 @@ from typing import Any
 from ..inputs.blocks import Source
 from ..memory.guard import MemoryGuard
 from ..output.changes import CHANGES_NAME
+from ..output.layouts import EOT_PLACES
 from ..output.manifest import DONE, ENCODING, MERGING, Record, State
 from ..output.shards import TRAIN_NAME
 from ..support.errors import InputError
@@ -24,7 +25,7 @@ N_LISTED = 3
 MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
-def about(engine: str) -> dict[str, Any]:
+def about(engine: str, eot: str) -> dict[str, Any]:
     """What made the files: for the record."""
     import platform  # these two take 20 ms, and the start waits for the engine, not for them
     from importlib.metadata import version
@@ -34,7 +35,7 @@ def about(engine: str) -> dict[str, Any]:
         "engine": engine,
         "versions": {name: version(name) for name in ("tiktoken", "numpy", "psutil")}
         | {"python": platform.python_version()},
-        "end_of_text": {"id": EOT_ID, "stands": "after every document; between plain-text files"},
+        "end_of_text": {"id": EOT_ID, "stands": f"{EOT_PLACES[eot]} every document; between plain-text files"},
         "dtype": "uint16",
     }
 

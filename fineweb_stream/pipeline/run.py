@@ -20,7 +20,7 @@ from ..output.manifest import DONE, ENCODING, MERGING, Record
 from ..output.merge import give_names, merge
 from ..output.resume import clear
 from ..output.shards import ShardWriter
-from ..output.splits import Split, split_documents, split_text
+from ..output.splits import Split, place_eot, split_documents, split_text
 from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
@@ -78,7 +78,7 @@ class Run:
         try:
             if state.status == ENCODING:
                 encoder = get_encoder(self._plan.engine)
-                self._record.begin(report.about(encoder.version))
+                self._record.begin(report.about(encoder.version, self._settings.eot))
                 self._record.clear_parts()
                 self._cluster = cluster
                 if cluster is not None:
@@ -174,7 +174,8 @@ class Run:
         state.text_bytes += int(encoded.n_bytes * share)
         state.input_bytes += int(block.n_input_bytes * share)
         if self._is_full:  # the block is left where it is: a larger --max-tokens begins it anew
-            state.train_documents += int(np.count_nonzero(train == EOT_ID)) if block.source.unit else 0
+            n_eot = int(np.count_nonzero(train == EOT_ID)) if block.source.unit else 0
+            state.train_documents += n_eot // self._settings.eot_per_document
             state.snapshot = at_start
             return has_completed_shard
         state.train_documents += split.train_documents
@@ -211,8 +212,7 @@ class Run:
         if not block.source.unit:
             return split_text(encoded.ids, block.split, state.val_tokens, settings.val_tokens)
         return split_documents(
-            encoded.ids,
-            encoded.ends,
+            *place_eot(encoded.ids, encoded.ends, settings.eot),
             state.n_documents,
             state.val_tokens,
             ratio=settings.val_ratio,

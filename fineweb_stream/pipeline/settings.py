@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..output.layouts import LAYOUTS, NANOGPT
+from ..output.layouts import EOT_PLACES, LAYOUTS, NANOGPT
 from ..support.errors import InputError
 from ..support.model import ReadOptions
 from ..support.units import parse_share, parse_size
@@ -73,6 +73,7 @@ class Settings:
     max_tokens: int | None = None
     layout: str = NANOGPT.name
     fit: str | None = None
+    eot: str = "after"
 
     def __post_init__(self) -> None:
         parsers: dict[str, Callable[[Any], float]] = {
@@ -95,6 +96,8 @@ class Settings:
         if self.layout not in LAYOUTS:
             raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
         layout = LAYOUTS[self.layout]
+        if self.eot not in EOT_PLACES:
+            raise InputError(f"eot={self.eot!r}: no such place", ", ".join(EOT_PLACES))
         for option, n in (("shard_tokens", self.shard_tokens), ("val_tokens", self.val_tokens or 0)):
             if n > layout.max_tokens:
                 raise InputError(
@@ -113,6 +116,11 @@ class Settings:
     def val_share(self) -> float | None:
         """Which share is validation; None where `val_tokens` says how much."""
         return self.val_ratio if self.val_tokens is None else None
+
+    @property
+    def eot_per_document(self) -> int:
+        """How many end-of-text ids a document has."""
+        return 2 if self.eot == "both" else 1
 
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""
