@@ -84,7 +84,8 @@ class Block:
     """Where some text is: `start` and `stop` are bytes of the file, or rows of a parquet file.
 
     `n_bytes` is about how much text that is, `n_input_bytes` how much of the file. `split` is set where the place alone
-    decides (plain text), `joins` where an end-of-text id stands before it, `is_hard_cut` where its end may change ids.
+    decides (plain text), `joins` where an end-of-text id stands before it, `is_hard_cut` where its end may change ids,
+    `val_end` where the validation split of a stream of plain text ends (bytes; 0 elsewhere).
     """
 
     source: Source
@@ -95,6 +96,7 @@ class Block:
     split: str | None = None
     joins: bool = False
     is_hard_cut: bool = False
+    val_end: int = 0
     data: Any = field(default=None, repr=False)
 
     def read(self) -> Batch:

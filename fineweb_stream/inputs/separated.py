@@ -90,7 +90,7 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
     only one that overlaps none before it will do.
     """
     n = len(separator) + separator.count(b"\n")  # the longest that it can be in the file
-    position = max(target - 2 * n + 1, 0)
+    position = max(target - 2 * n + 1, file.first)
     last_end = 0
     while True:
         window = file.read_at(position, _SCAN_BYTES + n - 1)

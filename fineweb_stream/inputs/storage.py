@@ -71,12 +71,18 @@ class InputFile:
         if self._is_passing_over:
             self._drop(position - self._held_start)
         at = position - self._held_start
+        assert at >= 0, f"byte {position:,} of a stream that is at {self._held_start:,}"
         missing = at + n_bytes - len(self._held)
         if self._max_held is not None and at + n_bytes > self._max_held:
             raise StreamFull(position)
         if missing > 0:
             self._held += self._file.read(missing)
         return bytes(self._held[at : at + n_bytes])
+
+    @property
+    def first(self) -> int:
+        """The first byte that can still be read."""
+        return self._held_start if self.input.is_stream else 0
 
     def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
         """Find the end of a record that was read up to `position`, without holding it."""

@@ -28,7 +28,8 @@ STREAM_HEAD_BYTES = 32 << 20
 class PlainText:
     """A whole file as one text: the first `val_bytes` of it, up to the next good cut, are the validation split.
 
-    Of a stream, whose length is not known, they are `val_ratio` of the first STREAM_HEAD_BYTES.
+    Of a stream, whose length is not known, they are `val_ratio` of the first STREAM_HEAD_BYTES: decided once, at its
+    start. Each block says where that is, for a run that is taken up later.
     """
 
     number: int
@@ -44,6 +45,7 @@ class PlainText:
         """Yield byte ranges that end where a cut cannot change an id."""
         with open_input(self.input, start) as file:
             val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
+            val_end = val_bytes if self.input.is_stream else 0
             while True:
                 target = start + self.block_bytes
                 stop, is_hard = find_byte_cut(file, min(target, val_bytes) if start < val_bytes else target)
@@ -53,7 +55,9 @@ class PlainText:
                     break
                 split = "val" if start < val_bytes else "train"
                 joins = self.joins and start == 0
-                yield replace(file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard)
+                yield replace(
+                    file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard, val_end=val_end
+                )
                 start = stop
 
     def read(self, block: Block) -> Batch:
@@ -89,7 +93,8 @@ def find_byte_cut(file: InputFile, target: int) -> tuple[int, bool]:
 
     A hard cut is made after MAX_RUN_BYTES without a good place.
     """
-    begin = max(target - 4, 0)  # a character has at most four bytes: the one before the target is seen whole
+    # A character has at most four bytes: the one before the target is seen whole. (What is held begins with one.)
+    begin = max(target - 4, file.first)
     width = 4096
     while True:
         window = file.read_at(begin, target - begin + width)

@@ -39,8 +39,9 @@ MAX_BYTES = 256 << 20
 """No record is larger: it has 300 bytes for an input, and 150 for a shard."""
 
 POSITION = (
-    *("input", "offset", "n_records", "input_read", "train_tokens", "val_tokens", "train_documents", "val_documents"),
-    *("has_text", "n_eot_in_text", "text_bytes", "input_bytes", "n_changes", "changes_bytes"),
+    *("input", "offset", "n_records", "input_read", "val_end", "train_tokens", "val_tokens"),
+    *("train_documents", "val_documents", "has_text", "n_eot_in_text", "text_bytes", "input_bytes"),
+    *("n_changes", "changes_bytes"),
 )
 """What of a state says how far the inputs were read, and what came of it."""
 
@@ -52,8 +53,9 @@ class State:
     """Where a run stands: what is next to read, and what is durably written.
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
-    rows or documents of that input came before; `input_read` bytes of it were read. `place` is the length and SHA-256
-    of what stands right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete;
+    rows or documents of that input came before; `input_read` bytes of it were read. `val_end` is the byte where the
+    validation split of a stream of plain text ends (0 elsewhere). `place` is the length and SHA-256 of what stands
+    right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete;
     `shard_heads` are their first bytes. `parts` has the length and hash of what is written under a temporary name.
     `snapshot` is the position from which a run that `--max-tokens` ended goes on: the start of the block it ended in.
     `old` are the files of a finished run that goes on, which stay until new ones replace them; of its `train.bin` the
@@ -66,6 +68,7 @@ class State:
     offset: int = 0
     n_records: int = 0
     input_read: int = 0
+    val_end: int = 0
     train_tokens: int = 0
     val_tokens: int = 0
     train_documents: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import time
@@ -105,7 +106,10 @@ class Run:
         encode = functools.partial(encode_block, engine=plan.engine)
         if is_local:  # the token does not travel to other processes
             encode = functools.partial(encode, cancel=cancel)
-        sources = self._sources[self._state.input :]
+        sources = list(self._sources[self._state.input :])
+        if self._state.val_end:  # decided when the stream began
+            begun: Any = sources[0]
+            sources[0] = dataclasses.replace(begun, val_bytes=self._state.val_end, val_ratio=None)
         n_ahead = count_ahead(sources, plan.n_workers)
         # What is read ahead waits as it is: a byte of it costs one, and one in the window TEXT_COST.
         window_bytes = plan.window_bytes - plan.window_bytes // TEXT_COST if n_ahead else plan.window_bytes
@@ -158,7 +162,8 @@ class Run:
         state = self._state
         self._is_whole = False
         if block.source.number != state.input:
-            state.input, state.offset, state.n_records, state.input_read = block.source.number, 0, 0, 0
+            state.input, state.offset, state.n_records = block.source.number, 0, 0
+            state.input_read = state.val_end = 0
             self._is_stream_counted = True
         at_start = state.position()
         changes.append(block.source.input, block.source.unit, encoded.changes)
@@ -194,6 +199,7 @@ class Run:
         self._is_stream_counted = True
         state.offset = block.stop
         state.input_read += block.n_input_bytes
+        state.val_end = block.val_end
         self._tail = block.data[-END_BYTES:] if isinstance(block.data, bytes) else b""
 
     def _place(self) -> list[Any]:

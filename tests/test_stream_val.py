@@ -1,0 +1,65 @@
+"""Where val ends in a stream (compressed or piped plain text) is decided once: stops and block sizes do not move it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fineweb_stream.inputs import standard_input
+from fineweb_stream.output.manifest import read_record
+
+from .helpers import outputs
+from .test_contracts import prepare_in_blocks
+from .test_resume import prepare_some
+
+TEXT = "".join(f"Line {i} has some words, naïve ones, 漢字 and all{'.' * (i % 5)}\n" for i in range(120)).encode()
+OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken", "workers": 1}
+VALS: tuple[dict[str, Any], ...] = ({"val_ratio": 0.001}, {"val_ratio": 0.3}, {"val_ratio": 0.97}, {"val_tokens": 700})
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Put the text into standard input anew."""
+
+    def pipe() -> None:
+        standard_input.stdin_head.cache_clear()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
+
+    yield pipe
+    standard_input.stdin_head.cache_clear()
+
+
+@pytest.mark.parametrize("val", VALS, ids=str)
+@pytest.mark.parametrize("kind", ["gz", "pipe"])
+def test_a_stop_anywhere(kind: str, val: dict[str, Any], tmp_path: Path, piped: Any) -> None:
+    """Stopped after any number of blocks and continued with blocks of another size: the bytes of the plain file."""
+    (tmp_path / "c.txt").write_bytes(TEXT)
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(TEXT))
+    source = tmp_path / "c.txt.gz" if kind == "gz" else "-"
+    prepare_in_blocks(700, tmp_path / "c.txt", tmp_path / "expected", **OPTIONS | val)
+    for n_blocks in (1, 2, 5, 9):
+        out = tmp_path / f"out{n_blocks}"
+        piped()
+        assert not prepare_some(source, out, n_blocks, 550, **OPTIONS | val)
+        assert read_record(out).state.n_tokens
+        piped()
+        prepare_in_blocks(400 + 50 * n_blocks, source, out, **OPTIONS | val)
+        assert outputs(out) == outputs(tmp_path / "expected"), n_blocks
+
+
+def test_every_val_end(tmp_path: Path) -> None:
+    """Wherever val ends, also a byte or two behind a block's end: a compressed text splits as the plain one does."""
+    text = TEXT[:1500]
+    (tmp_path / "c.txt").write_bytes(text)
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(text))
+    for val_bytes in range(184, 208):
+        for name in ("c.txt", "c.txt.gz"):
+            ratio = (val_bytes - 0.5) / len(text)
+            out = tmp_path / f"{name}{val_bytes}"
+            prepare_in_blocks(100, tmp_path / name, out, **OPTIONS, val_ratio=ratio)
+        assert outputs(tmp_path / f"c.txt.gz{val_bytes}") == outputs(tmp_path / f"c.txt{val_bytes}"), val_bytes
