@@ -21,8 +21,8 @@ BLOCK_BYTES = 1 << 20
 class Batch(NamedTuple):
     """What a block holds: one buffer of UTF-8 and where each document ends in it (int64), so no object for each.
 
-    Document i is `data[ends[i - 1]:ends[i]]`; plain text is one document. `n_records` lines, rows or documents were
-    read, skipped ones included, out of about `n_bytes`.
+    Document i is `data[ends[i - 1]:ends[i]]`; plain text has no ends, for it goes on. `n_records` lines, rows or
+    documents were read, skipped ones included, out of about `n_bytes`.
     """
 
     data: bytes | memoryview
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
         >>> batch_of(["one", "zwölf"], 9, 2, []).texts
         ['one', 'zwölf']
         """
-        ends = self.ends.tolist()
+        ends = self.ends.tolist() or [len(self.data)][: len(self.data)]
         return [str(self.data[start:end], "utf-8") for start, end in zip([0, *ends], ends, strict=False)]
 
 

@@ -61,7 +61,7 @@ class PlainText:
                 start = stop
 
     def read(self, block: Block) -> Batch:
-        """Read a byte range as one document."""
+        """Read a byte range, which is text without an end."""
         data = read_block(block)
         if block.start == 0:
             data = data.removeprefix(BOM)
@@ -72,7 +72,7 @@ class PlainText:
             data = text.encode()
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return Batch(data, np.array([len(data)], np.int64), n_bytes, 0, changes)
+        return Batch(data, np.empty(0, np.int64), n_bytes, 0, changes)
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""

@@ -57,7 +57,6 @@ def encode_block(
     n_eot = 0
     if not block.source.unit:
         n_eot = _count_eot(batch.data)
-        ids, ends = ids[:-1], ends[:0]  # the text goes on
         if block.joins:
             ids = np.concatenate([np.array([EOT_ID], TOKEN_DTYPE), ids])
     changes = batch.changes

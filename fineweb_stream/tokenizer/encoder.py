@@ -22,8 +22,11 @@ from .ids import Ends, Ids
 from .newest import has_newest
 from .tokenizer import Tokenizer, unknown_engine
 
-CALL_BYTES = 1 << 20
-"""How much text an engine gets in one call (bytes): bounds its uint32 result and the time to a stop."""
+CALL_BYTES = 5 << 18
+"""How much text an engine gets in one call (bytes): bounds its uint32 result and the time to a stop.
+
+A little more than a block of one long text, which so is one call.
+"""
 
 HARD_TEXTS = (
     "",
@@ -112,15 +115,16 @@ class Encoder:
     ) -> tuple[Ids, Ends]:
         """Return the ids of the documents in one buffer of UTF-8, an end-of-text id after each, and where each ends.
 
-        Document i is `data[ends[i - 1]:ends[i]]`, and then `ids[ends[i - 1]:ends[i]]` of what is returned. `cancel` is
-        looked at between calls of the engine (about a MiB each).
+        Document i is `data[ends[i - 1]:ends[i]]`, and then `ids[ends[i - 1]:ends[i]]` of what is returned. Without any
+        `ends` the buffer is one text that goes on: only its ids come back. `cancel` is looked at between calls of the
+        engine (about a MiB each).
 
         Raises `EngineError` when the engines differ, or one returns more or fewer ends than there are documents;
         `Cancelled`.
         """
         eot_id, dtype = self.tokenizer.eot_id, self.tokenizer.dtype
         parts, n_ends = [], 0
-        for part, part_ends in _iter_calls(memoryview(data), ends, self.tokenizer):
+        for part, part_ends in _iter_calls(data, ends, self.tokenizer):
             cancel.check()
             engine_ids = self._exact(part, part_ends)
             ids = engine_ids.astype(dtype)
@@ -134,22 +138,22 @@ class Encoder:
         ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
         return ids, np.flatnonzero(ids == eot_id) + 1
 
-    def _exact(self, data: memoryview, ends: Ends) -> AnyIds:
+    def _exact(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
         """Encode by the engine, or by the reference what no fast engine is sure to encode as it does."""
         is_sure = self.engine == "tiktoken" or not has_newest(data)
         return self._encode(data, ends) if is_sure else self._reference(data, ends)
 
-    def _check(self, data: memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
+    def _check(self, data: bytes | memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
         """Compare about the first `n_bytes` of a call with tiktoken; return how many were."""
-        if not len(ends):
-            piece = next(self.tokenizer.iter_pieces(bytes(data), n_bytes))
-            no_ends = np.empty(0, np.int64)
-            expected = self._reference(piece, no_ends)
+        n = int(np.searchsorted(ends, n_bytes, "right"))
+        if not n:  # the first document, or what there is of it, is longer
+            whole = int(ends[0]) if len(ends) else len(data)
+            piece = next(self.tokenizer.iter_pieces(bytes(data[:whole]), n_bytes))
+            expected = self._reference(piece, np.empty(0, np.int64))
             self._differ(piece, ids[: len(expected)], expected)
             return len(piece)
-        n = min(int(np.searchsorted(ends, n_bytes)) + 1, len(ends))
         stop = int(ends[n - 1])
-        n_ids = int(np.flatnonzero(ids == self.tokenizer.eot_id)[n - 1 : n].sum()) + 1
+        n_ids = int(np.flatnonzero(ids == self.tokenizer.eot_id)[n - 1]) + 1
         self._compare(data[:stop], ends[:n], ids[:n_ids])
         return stop
 
@@ -180,26 +184,33 @@ class Encoder:
         )
 
 
-def _iter_calls(data: memoryview, ends: Ends, tokenizer: Tokenizer) -> Iterator[tuple[memoryview, Ends]]:
+def _iter_calls(
+    data: bytes | memoryview, ends: Ends, tokenizer: Tokenizer
+) -> Iterator[tuple[bytes | memoryview, Ends]]:
     """Yield what the engine gets in one call each, about CALL_BYTES: documents with their ends, or a piece.
 
-    A longer document comes in pieces: the last one has its end, the others none.
+    A longer document comes in pieces: the last one has its end, the others none. What is one call goes as it is.
     """
+    if len(data) <= CALL_BYTES:
+        yield data, ends
+        return
+    view = memoryview(data)
+    if not len(ends):
+        yield from ((piece, ends) for piece in tokenizer.iter_pieces(bytes(data), CALL_BYTES))
     i = start = 0
     while i < len(ends):
         stop = max(int(np.searchsorted(ends, start + CALL_BYTES, "right")), i + 1)
         end = int(ends[stop - 1])
         if end - start <= CALL_BYTES:
-            yield data[start:end], ends[i:stop] - start
+            yield view[start:end], ends[i:stop] - start
         else:  # one document
-            pieces = tokenizer.iter_pieces(bytes(data[start:end]), CALL_BYTES)
-            yield from _mark_last(pieces)
+            yield from _mark_last(tokenizer.iter_pieces(bytes(view[start:end]), CALL_BYTES))
         i, start = stop, end
 
 
-def _mark_last(pieces: Iterator[bytes]) -> Iterator[tuple[memoryview, Ends]]:
+def _mark_last(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, Ends]]:
     held = next(pieces)
     for piece in pieces:
-        yield memoryview(held), np.empty(0, np.int64)
+        yield held, np.empty(0, np.int64)
         held = piece
-    yield memoryview(held), np.array([len(held)], np.int64)
+    yield held, np.array([len(held)], np.int64)

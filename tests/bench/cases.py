@@ -57,7 +57,7 @@ class Case:
 def all_cases() -> dict[str, Case]:
     """Every case by its name, in the order of the table."""
     cases = [*_encode_cases(), *_read_cases(), *_start_cases(), *_prepare_cases(), *_tenfold_cases(), *_loop_cases()]
-    cases += [*_floor_cases(), _check_case()]
+    cases += [*_floor_cases(), _check_case(), *_limit_cases()]
     return {case.name: case for case in cases}
 
 
@@ -171,6 +171,12 @@ def _floor_cases() -> list[Case]:
         for kind in ("parquet", "txt")
         for name, script in scripts.items()
     ]
+
+
+def _limit_cases() -> list[Case]:
+    bare = _inside("bare-parquet", "row group, join, gigatoken, uint16: nothing else, 1 thread", None, "gigatoken")
+    what = "share of the time that the global lock is held, 2 workers,"
+    return [bare, *(_inside(f"gil-{kind}", f"{what} {kind}", None, "gigatoken", "py-spy") for kind in FORMATS)]
 
 
 def _check_case() -> Case:

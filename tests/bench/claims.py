@@ -65,7 +65,28 @@ def _memory(small: str, large: str) -> Callable[[Passes, Peaks, int], float]:
     return lambda passes, peaks, i: peaks[large] / peaks[small]
 
 
+def _said(name: str, key: str) -> Callable[[Passes, Peaks, int], float]:
+    return lambda passes, peaks, i: passes[name][i].said[key]
+
+
+def _lock_claims(kind: str, asked: str) -> tuple[Claim, ...]:
+    name = f"gil-{kind}"
+    return (
+        Claim(f"{kind}: busy cores at which the global lock is full", asked, _said(name, "full_at_cores"), ""),
+        Claim(f"{kind}: ms that it is held for each MB", "", _said(name, "held_ms_per_mb"), ""),
+        Claim(f"{kind}: MB/s that no number of cores passes", "", _said(name, "ceiling_mb_per_s"), ""),
+    )
+
+
 CLAIMS = (
+    *_lock_claims("parquet", "14, aim 32"),
+    *_lock_claims("jsonl", "8"),
+    *_lock_claims("txt", "14"),
+    Claim(
+        "CPU of the whole process over the bare pipeline's, parquet, 2 workers",
+        "at most 1.2x",
+        lambda passes, peaks, i: passes[OURS][i].cpu_seconds / passes["bare-parquet"][i].cpu_seconds,
+    ),
     Claim("parquet, 2 workers, vs build-nanogpt's loop", "15x, aim 20x", _faster("loop-build-nanogpt", OURS)),
     Claim("the same vs datasets.map + memmap", "25x", _faster("loop-openwebtext", OURS)),
     Claim("the same vs datatrove", "40x", _faster("loop-datatrove", OURS)),

@@ -73,10 +73,11 @@ def encode(folder: Path, engine: str, n_threads: int) -> Timed:
 
 def encode_text(folder: Path, engine: str, n_threads: int) -> Timed:
     """Our Encoder over one long text, in chunks cut where no id changes."""
-    from fineweb_stream.tokenizer.cuts import iter_chunks
+    from fineweb_stream.tokenizer.cuts import iter_pieces
 
-    text = (folder / "corpus.txt").read_text(encoding="utf-8")
-    return _encode(batches(iter_chunks(text)), engine, n_threads, eot=False)
+    data = (folder / "corpus.txt").read_bytes()
+    pieces = [piece.decode() for piece in iter_pieces(data, BATCH_CHARS)]
+    return _encode([[piece] for piece in pieces], engine, n_threads, eot=False)
 
 
 def _encode(groups: list[list[str]], engine: str, n_threads: int, eot: bool) -> Timed:
@@ -118,6 +119,34 @@ def _iter_decoded(path: Path) -> Iterator[str]:
             yield decoder.decode(data)
 
 
+# ---- what limits ----
+
+
+def bare_parquet(folder: Path) -> Timed:
+    """The bare pipeline, one thread: a row group, its documents joined by Arrow, one call of gigatoken, uint16."""
+    import pyarrow.parquet as pq
+
+    from fineweb_stream.inputs.column import batch_of_array
+    from fineweb_stream.tokenizer.engines import Gigatoken
+    from fineweb_stream.tokenizer.gpt2 import GPT2
+
+    engine, file = Gigatoken(GPT2), pq.ParquetFile(folder / "corpus.parquet", pre_buffer=False)
+
+    def encode_group(i: int) -> None:
+        column = file.read_row_group(i, ["text"], use_threads=False).column(0)
+        batch = batch_of_array(column.cast("large_string").combine_chunks(), 0)
+        engine(batch.data, batch.ends).astype(GPT2.dtype)
+
+    return timed(lambda: exhaust(map(encode_group, range(file.num_row_groups))))
+
+
+def lock(folder: Path, kind: str) -> Timed:
+    """How long the global lock is held in a whole run: see `gil.py`."""
+    from .gil import sample_lock
+
+    return sample_lock(folder / f"corpus.{kind}")
+
+
 # ---- the cross-check ----
 
 
@@ -130,8 +159,8 @@ def check_share(folder: Path) -> Timed:
     """
     from fineweb_stream.pipeline import worker
 
-    names = [name for name in vars(worker) if name.endswith("CHECK_CHARS")]
-    assert names, "fineweb_stream.worker has no constant *CHECK_CHARS: how is the cross-check set now?"
+    names = [name for name in vars(worker) if name.endswith("CHECK_BYTES")]
+    assert names, "fineweb_stream.worker has no constant *CHECK_BYTES: how is the cross-check set now?"
     values = {name: getattr(worker, name) for name in names}
     run_here(folder / "corpus.parquet")
     checked, unchecked = [], []
@@ -163,6 +192,10 @@ CASES: dict[str, Callable[[Path], Timed]] = {
     "read-parquet": read_parquet,
     "read-jsonl": read_jsonl,
     "read-txt": read_txt,
+    "bare-parquet": bare_parquet,
+    "gil-parquet": lambda folder: lock(folder, "parquet"),
+    "gil-jsonl": lambda folder: lock(folder, "jsonl"),
+    "gil-txt": lambda folder: lock(folder, "txt"),
     "check-share": check_share,
 }
 

@@ -87,14 +87,11 @@ def _environment(work: Path) -> dict[str, str]:
 
 
 def _write_tokenizer(work: Path) -> Path:
-    """Write GPT-2's `tokenizer.json` for datatrove, with the end-of-text token, which ours leaves out."""
-    from fineweb_stream.tokenizer.gpt2 import EOT_ID, tokenizer_json
+    """Write GPT-2's `tokenizer.json` for datatrove, with the end-of-text token, which is plain text to us."""
+    from fineweb_stream.tokenizer.gpt2 import tokenizer_json
 
-    tokenizer = json.loads(tokenizer_json())
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    tokenizer["added_tokens"] = [{"id": EOT_ID, "content": "<|endoftext|>", "special": True, **flags}]
     path = work / "tokenizer.json"
-    path.write_text(json.dumps(tokenizer))
+    path.write_text(tokenizer_json(end="<|endoftext|>"))
     return path
 
 
