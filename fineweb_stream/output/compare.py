@@ -11,7 +11,7 @@ from typing import Any
 
 from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
 from ..support.model import Input
-from .manifest import Record, portable
+from .manifest import ENCODING, Record, portable
 
 PlaceHash = Callable[[Input, int, int], str]
 """What gives the SHA-256 of some bytes right before an offset: `(input, offset, n_bytes)`; "" where it cannot."""
@@ -65,6 +65,8 @@ def _read_so_far(record: Record) -> tuple[int, bool]:
     state = record.state
     if state.is_exhausted:
         return len(record.inputs), False
+    if state.status != ENCODING:  # the block in which --max-tokens ended it is in the outputs
+        return state.input, state.input < len(record.inputs)
     if state.input >= len(record.inputs) or not state.offset:
         return state.input, False
     size = record.inputs[state.input].size
@@ -85,7 +87,7 @@ def _is_same(before: Input, now: Input) -> bool:
 def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: PlaceHash) -> bool:
     """Tell whether what was read of a file that has changed is in it still: how it begins, and what stands before."""
     state = record.state
-    if not (state.place and head_of(before.fingerprint) and head_of(now.fingerprint)):
+    if not (state.status == ENCODING and state.place and head_of(before.fingerprint) and head_of(now.fingerprint)):
         return False
     if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
         return False

@@ -11,7 +11,8 @@ from pathlib import Path
 from ..inputs.blocks import Block, Source
 from ..output import files
 from ..output.layouts import ID_BYTES, LAYOUTS
-from ..output.manifest import State
+from ..output.manifest import DONE, State
+from ..output.merge import check_file_size
 from ..output.shards import TRAIN_NAME
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError
@@ -85,12 +86,18 @@ def _encode_sample(block: Block, engine: str, cancel: Cancel) -> Encoded | None:
 
 
 def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
-    """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from."""
+    """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from.
+
+    A finished run that goes on keeps its files until the new ones are complete.
+    """
     layout, n_tokens = LAYOUTS[settings.layout], sum(found.splits(settings))
     shard = settings.shard_tokens * ID_BYTES
     once = n_tokens * ID_BYTES + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
-    return max(once + twice - state.n_tokens * ID_BYTES, 0)
+    n_there = state.n_tokens - state.base_shards * settings.shard_tokens
+    if state.status == DONE and found.splits(settings)[0] > state.train_tokens:
+        n_there = 0
+    return max(once + twice - n_there * ID_BYTES, 0)
 
 
 def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int | None) -> list[str]:
@@ -123,6 +130,8 @@ def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> 
             f" {layout.max_tokens:,}",
             "lower --val-ratio",
         )
+    if layout.is_merged:
+        check_file_size(out / TRAIN_NAME, int(layout.n_bytes(found.splits(settings)[0]) * (1 - found.spread)))
     if needed > free:
         raise DiskError(
             f"{out}: about {format_size(needed)} will be needed there at the peak, {format_size(free)} are free",

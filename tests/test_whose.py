@@ -1,0 +1,190 @@
+"""Whose file is it: nothing that is not the run's own is opened for writing, renamed over or deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fineweb_stream import prepare
+from fineweb_stream.output import files
+from fineweb_stream.pipeline import run
+from fineweb_stream.support.errors import Interrupted, PrepareError
+
+from .helpers import outputs, write_jsonl
+from .test_contracts import prepare_in_blocks
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and pipes")
+
+DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(300)]
+OPTIONS: dict[str, Any] = {"shard_tokens": 500, "engine": "tiktoken", "workers": 1, "skip_bad": True}
+FOREIGN = b"precious " * 100
+
+NAMES = [
+    *("train.bin", "val.bin", "val.npy", "train_shard_0000.bin", "train_shard_0001.bin", "train_shard_0007.bin"),
+    *("train_shard_0000.npy", "train_shard_0000_mybackup.bin", "prepare.changes.jsonl", "prepare.json"),
+    *("prepare.state.json", "prepare.lock", "prepare.log", "val.bin.part", "train.bin.part", "prepare.json.part"),
+]
+
+
+def corpus(folder: Path, name: str = "c.jsonl") -> Path:
+    path = write_jsonl(folder / name, DOCS if name == "c.jsonl" else DOCS[::-1])
+    path.write_bytes(path.read_bytes().replace(b'{"id": 9,', b'["id": 9,'))
+    return path
+
+
+def stop_at(call: str, n: int) -> Callable[[Path, Path], None]:
+    """Leave a folder as SIGKILL does when a function is called for the n-th time."""
+
+    def make(path: Path, out: Path) -> None:
+        owner = files.Part if call == "copy_from" else run.Record if call == "write" else run.Run
+        real, calls = getattr(owner, call), itertools.count(1)
+
+        def dying(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) >= n:
+                raise SystemExit
+            return real(*args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(PrepareError):
+            patch.setattr(owner, call, dying)
+            patch.setattr(run.Run, "_saved", lambda self: "")
+            patch.setattr(run.Run, "_commit", lambda self, *args, commit=run.Run._commit: commit(self, *args))
+            patch.setattr(run, "COMMIT_SECONDS", 0.0)
+            prepare_in_blocks(1000, path, out, **OPTIONS)
+
+    return make
+
+
+STATES: dict[str, Callable[[Path, Path], Any]] = {
+    "fresh": lambda path, out: out.mkdir(),
+    "interrupted at 0 tokens": stop_at("write", 1),
+    "interrupted later": stop_at("write", 9),
+    "merging": stop_at("copy_from", 2),
+    "finished": lambda path, out: prepare(path, out, quiet=True, **OPTIONS),
+    "finished at a limit": lambda path, out: prepare(path, out, quiet=True, max_tokens=1200, **OPTIONS),
+    "finished demo": lambda path, out: prepare(demo=True, out=out, quiet=True, engine="tiktoken"),
+}
+
+COMMANDS: dict[str, dict[str, Any]] = {
+    "same": {},
+    "--overwrite": {"overwrite": True},
+    "other input": {"inputs": "d.jsonl"},
+    "other input, --overwrite": {"inputs": "d.jsonl", "overwrite": True},
+    "larger --max-tokens": {"max_tokens": 2000},
+}
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in each state, to be copied."""
+    folder = tmp_path_factory.mktemp("states")
+    for name, make in STATES.items():
+        make(corpus(folder), folder / name)
+    assert {path.name for path in (folder / "interrupted at 0 tokens").iterdir()} >= {"prepare.json"}
+    assert list((folder / "merging").glob("train.bin.*.part"))
+    return folder
+
+
+def command(folder: Path, options: dict[str, Any]) -> str:
+    """Run a command; return what it was refused with."""
+    options = OPTIONS | {"inputs": "c.jsonl", "quiet": True} | options
+    try:
+        prepare(folder / options.pop("inputs"), folder / "out", **options)
+    except (PrepareError, Interrupted) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder", "pipe"])
+def test_nothing_foreign_is_touched(state: str, kind: str, states: Path, tmp_path: Path) -> None:
+    """Each name x each command: no byte of what is foreign changes, at once; without it the command works."""
+    corpus(tmp_path), corpus(tmp_path, "d.jsonl")
+    commands = list(COMMANDS.values())[: 5 if kind == "file" else 2]
+    for name, options in itertools.product(NAMES, commands):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shutil.copytree(states / state, tmp_path / "out")
+        there, path = tmp_path / "there", tmp_path / "out" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        there.write_bytes(FOREIGN)
+        if kind == "file":
+            path.write_bytes(FOREIGN)
+        elif kind in ("link", "dangling link"):
+            path.symlink_to(there if kind == "link" else tmp_path / "nowhere")
+        else:
+            path.mkdir() if kind == "folder" else os.mkfifo(path)
+        before, start = os.lstat(path), time.monotonic()
+        message = command(tmp_path, options)
+        assert time.monotonic() - start < 20
+        after = os.lstat(path)
+        assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode), (name, options)
+        assert kind != "file" or path.read_bytes() == FOREIGN, (name, options)
+        assert there.read_bytes() == FOREIGN
+        assert not (tmp_path / "nowhere").exists()
+        assert not message or str(tmp_path / "out") in message
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_without_foreign_files_each_command_works(state: str, states: Path, tmp_path: Path) -> None:
+    """What is refused is refused for other inputs or settings alone; --overwrite is never refused."""
+    corpus(tmp_path), corpus(tmp_path, "d.jsonl")
+    for name, options in COMMANDS.items():
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        shutil.copytree(states / state, tmp_path / "out")
+        message = command(tmp_path, options)
+        if options.get("overwrite") or state in ("fresh", "interrupted at 0 tokens", "finished demo"):
+            assert not message, name
+        elif "inputs" in options:
+            assert "d.jsonl was not there" in message
+        else:
+            assert not message or "--max-tokens" in options or "are there already" in message
+        if message:
+            continue
+        shutil.rmtree(tmp_path / "expected", ignore_errors=True)
+        limit = {"max_tokens": options["max_tokens"]} if "max_tokens" in options else {}
+        prepare(tmp_path / options.get("inputs", "c.jsonl"), tmp_path / "expected", quiet=True, **OPTIONS | limit)
+        assert outputs(tmp_path / "out") == outputs(tmp_path / "expected"), name
+        assert not list((tmp_path / "out").glob("*.part"))
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", [*NAMES[:9], "prepare.json"])
+def test_an_input_in_an_outputs_place(name: str, state: str, states: Path, tmp_path: Path) -> None:
+    """It is refused before anything is touched, also through a link, with --overwrite or not."""
+    shutil.copytree(states / state, tmp_path / "out")
+    (tmp_path / "out" / name).write_bytes(b"a text that is an input\n" * 9)
+    if name == "train_shard_0000_mybackup.bin":
+        return  # not a name of ours
+    (tmp_path / "link.txt").symlink_to(tmp_path / "out" / name)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for path, overwrite in itertools.product((tmp_path / "out" / name, tmp_path / "link.txt"), (False, True)):
+        with pytest.raises(PrepareError) as caught:
+            prepare(path, tmp_path / "out", quiet=True, format="text", overwrite=overwrite)
+        assert "under the name of an output of this folder" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_an_output_folder_that_is_a_link(tmp_path: Path) -> None:
+    """That is the user's own arrangement."""
+    (tmp_path / "far").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "far")
+    for _ in range(2):
+        assert not command(tmp_path, {"inputs": corpus(tmp_path).name})
+    assert (tmp_path / "far" / "train.bin").exists()
+
+
+def test_a_hard_link_to_a_part(states: Path, tmp_path: Path) -> None:
+    """A temporary file that has another name, too, is not written to."""
+    corpus(tmp_path)
+    shutil.copytree(states / "interrupted later", tmp_path / "out")
+    os.link(next((tmp_path / "out").glob("val.bin.*.part")), tmp_path / "mine")
+    before = (tmp_path / "mine").read_bytes()
+    assert "has a second name" in command(tmp_path, {})
+    assert (tmp_path / "mine").read_bytes() == before
