@@ -116,6 +116,8 @@ def prepare(
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
     check_neighbours(Path(out), LAYOUTS[layout])
     names, folder = as_names(inputs), Path(out)
+    if folder.is_file():
+        raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
     if demo and names:
         raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")
     with (
@@ -139,7 +141,7 @@ def prepare(
                 record = open_record(
                     folder, settings, found, names, overwrite=overwrite, dry_run=True, place_hash=place_hash
                 )
-                estimated = _say_plan(record, settings, sources, plan, folder, cancel)
+                estimated = _say_plan(record, settings, sources, plan, folder, cancel, is_strict=True)
                 return Result(folder, *(estimated.splits(settings) if estimated else (0, 0)), 0, 0, 0.0)
             with files.disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -194,6 +196,7 @@ def _say_plan(
     plan: MemoryPlan,
     folder: Path,
     cancel: Cancel,
+    is_strict: bool = False,
 ) -> Estimate | None:
     """Say what was found, what will be made and what it takes."""
     from .pipeline.plan import check_plan, estimate, plan_lines
@@ -201,8 +204,9 @@ def _say_plan(
     for line in report.found(record):
         log.info(line)
     log.info(plan.line)
-    found = estimate(sources, plan.engine, cancel)
-    for line in plan_lines(found, settings, record.state, folder, plan.n_workers if plan.is_local else None):
+    found = estimate(sources, plan.engine, is_strict and not settings.skip_bad, cancel)
+    n_workers = plan.n_workers if plan.is_local else None
+    for line in plan_lines(found, settings, record.state, folder, n_workers, sources):
         log.info(line)
     if found:
         check_plan(found, settings, record.state, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
         if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
             stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
-    options = vars(make_parser().parse_args(arguments))
+    options = vars(make_parser().parse_args(_with_separator(sys.argv[1:] if arguments is None else arguments)))
     try:
         with cancel_on_signals() as cancel, printed(), _packages_named():
             status = _run(options, folder or Path(), cancel)
@@ -145,6 +146,33 @@ def _default_names(here: Path) -> list[str]:
     return names
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says which option was meant; its errors repeat what was typed, which a shell may have taken from names of files."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit status 2."""
+        if unknown := re.match(r"unrecognized arguments: (--[^ =]+)", message):
+            options = [option for action in self._actions for option in action.option_strings]
+            if near := difflib.get_close_matches(unknown[1], options, 1):
+                message += f"; did you mean {near[0]}?"
+        super().error(escape(message))
+
+
+def _with_separator(arguments: Sequence[str]) -> list[str]:
+    """Join --separator with what follows it where argparse takes that for an option: it may be ---.
+
+    >>> _with_separator(["c.txt", "--separator", "---", "--out", "o"])
+    ['c.txt', '--separator=\\\\x2d--', '--out', 'o']
+    """
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == "--separator" and re.fullmatch(r"-+([^-a-z].*)?|-+[a-z].*[^-a-z].*", argument):
+            joined[-1] += f"=\\x2d{argument[1:]}"  # argparse would take a -- away
+        else:
+            joined.append(argument)
+    return joined
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options; each has the same name in `prepare()`."""
     parser = _Parser(
@@ -223,13 +251,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tiktoken-cache", metavar="DIR", help="write GPT-2 there for tiktoken (sample.py offline), and stop")
     add("--version", action="version", version=f"fineweb_stream {__version__}")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Its errors repeat what was typed, which a shell may have taken from the names of files."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(escape(message))
 
 
 def _size(text: str) -> int:

@@ -243,6 +243,40 @@ def test_wrong_parquet_column(run_program, tmp_path) -> None:
     assert_error(run_program("d.parquet", "--text-column", "n"), 2, "'n' is int64", "columns of text: kind")
 
 
+def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
+    """Text that is bytes to its writer, and text in a struct or object; a column of that very name comes first."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    data = [text.encode() for text in GOOD]
+    bodies = [{"url": "u", "inner": {"text": text}} for text in GOOD]
+    tables = {
+        "text": {"text": data},
+        "large": {"large": pa.array(data, pa.large_binary())},
+        "words": {"words": pa.array(data).dictionary_encode()},
+        "body.inner.text": {"body": bodies, "text": ["no"] * len(GOOD)},
+        "b.text": {"b": [{"text": "no"}] * len(GOOD), "b.text": GOOD},
+    }
+    expected = sorted(document_ids(reference, GOOD))
+    for i, (name, columns) in enumerate(tables.items()):
+        path = tmp_path / f"{i}.parquet"
+        pq.write_table(pa.table(columns), path, row_group_size=20)
+        prepare(path, tmp_path / str(i), text_column=name, val_ratio=0.1, quiet=True)
+        assert sorted(split_at_eot(both_splits(tmp_path / str(i)))) == expected, name
+        lines = "".join(json.dumps(row, default=bytes.decode) + "\n" for row in pa.table(columns).to_pylist())
+        path = tmp_path / f"{i}.jsonl"
+        path.write_text(lines)
+        prepare(path, tmp_path / f"{i}l", text_column=name, val_ratio=0.1, quiet=True)
+        assert sorted(split_at_eot(both_splits(tmp_path / f"{i}l"))) == expected, name
+    pq.write_table(pa.table({"text": [*data, b"caf\xe9"], "body": [*bodies, None]}), tmp_path / "bad.parquet")
+    with pytest.raises(InputError, match=r"bad\.parquet, row 51: not UTF-8 \(0xe9\)"):
+        prepare(tmp_path / "bad.parquet", tmp_path / "o", quiet=True)
+    with pytest.raises(InputError, match=r"row 51: the column 'body\.inner\.text' is null"):
+        prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.inner.text", quiet=True)
+    with pytest.raises(InputError, match=r"columns are: text, body, body\.url, body\.inner\.text"):
+        prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.txt", quiet=True)
+
+
 @pytest.mark.parametrize("mode, kind, text", [("replace", "replaced", "caf\ufffd"), ("ignore", "left out", "caf")])
 def test_errors_option(reference, run_program, tmp_path, mode: str, kind: str, text: str) -> None:
     """--errors replace and ignore: as bytes.decode has them, counted and located."""
@@ -271,6 +305,42 @@ def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
     assert advice
     again = run_program("c.txt", "--out", "out", *advice[1].split(), "--overwrite")
     assert again.returncode == 0 and "warning" not in again.stdout
+
+
+def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
+    """A missing column, invalid UTF-8, too many --val-tokens: --dry-run fails as the run does, with the place."""
+    write_jsonl(tmp_path / "c.jsonl", GOOD * 20)
+    (tmp_path / "latin.txt").write_bytes(b"some words " * 20 + b"caf\xe9 noir" * 3)
+    (tmp_path / "c.txt").write_text("some words " * 9000)
+    for arguments, part in (
+        (["c.jsonl", "--text-column", "body"], "c.jsonl, line 1 (byte 0): no field 'body'"),
+        (["latin.txt"], "latin.txt, byte 223: not UTF-8"),
+        (["c.txt", "--val-tokens", "1M"], "--val-tokens 1,000,000: the input has about 18,000 in all"),
+    ):
+        for more in (["--dry-run"], []):
+            assert_error(run_program(*arguments, *more, "--out", f"for {arguments[0]}"), 2, part)
+    done = run_program("c.jsonl", "--dry-run")
+    assert "warning: val.bin will have about" in done.stdout
+    ratio = done.stdout.split("--val-ratio ")[1].split()[0]
+    assert "will have about" not in run_program("c.jsonl", "--dry-run", "--val-ratio", ratio).stdout
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_compressed_files_are_estimated(tmp_path, kind: str, suffix: str) -> None:
+    """By their beginning: about as many tokens as there are, and the size of what is made of them."""
+    import bz2
+    import lzma
+
+    data = b"".join(jsonl({"text": f"Document {i % 997}: " + "some words and more " * (i % 50)}) for i in range(6000))
+    if kind == "txt":
+        data = data.replace(b'"', b"").replace(b"{", b"")
+    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix]
+    path = tmp_path / f"c.{kind}{suffix}"
+    path.write_bytes(pack(data))
+    planned = prepare(path, tmp_path / "out", dry_run=True, quiet=True)
+    made = prepare(path, tmp_path / "out", quiet=True)
+    assert 0.8 < planned.train_tokens / made.train_tokens < 1.25
 
 
 def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
@@ -340,7 +410,8 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
         (["--val-ratio", "1.5"], "--val-ratio 1.5"), (["--shard-tokens", "many"], "not a size: 'many'"),
         (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "no such engine: 'gpt'"),
         (["--engine", "fastokens"], "gigatoken took its place"),
-        (["--nonsense"], "--nonsense"),
+        (["--nonsense"], "--nonsense"), (["--val-raito", "1"], "did you mean --val-ratio?"),
+        (["--out", "c.txt"], "c.txt: a file, not a folder"), (["--shards-token=1M"], "did you mean --shard-tokens?"),
         (["--workers", "0"], "not a number of threads"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),
         (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),

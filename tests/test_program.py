@@ -144,6 +144,18 @@ def test_options_that_take_no_input(run_program, option: str) -> None:
     assert done.returncode == 2 and f"{option} takes no input: c.txt" in done.stderr
 
 
+@pytest.mark.parametrize("separator", ["---", "--", "-", "--out", "- "])
+def test_separators_of_dashes(run_program, tmp_path, separator: str) -> None:
+    """A separator may begin as options do; the name of an option is one all the same where a value is missing."""
+    (tmp_path / "c.txt").write_text(separator.join(DOCS), encoding="utf-8")
+    done = run_program("c.txt", "--separator", separator, "--val-ratio", "0.1")
+    if separator == "--out":
+        assert done.returncode == 2 and "--separator: expected one argument" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "of 1 document\n" not in done.stdout.split("train.bin")[1].partition("val.bin")[0]
+
+
 def test_odd_surroundings(tmp_path) -> None:
     """LC_ALL=C without UTF-8 mode, a path with spaces and letters, another folder, a read-only HOME: the same bytes."""
     folder = tmp_path / "größe mit leer 漢"

@@ -77,6 +77,11 @@ class CompressedFile:
         del self._held[:n_bytes]
         return data
 
+    @property
+    def n_held(self) -> int:
+        """How much is unpacked that was not read yet (bytes)."""
+        return len(self._held)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,64 @@ from .blocks import Batch, batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def find_field(schema: pa.Schema, name: str) -> list[pa.Field] | None:
+    """Return the fields that lead to a column: one, or for `body.text` those of the structs that it is in.
+
+    A column of that very name comes first. None where there is none.
+    """
+    import pyarrow as pa
+
+    return _find([schema.field(i) for i in range(len(schema.names))], name, pa.types.is_struct)
+
+
+def _find(fields: list[pa.Field], name: str, is_struct: Callable[[pa.DataType], bool]) -> list[pa.Field] | None:
+    for field in fields:
+        if field.name == name:
+            return [field]
+    for field in fields:
+        if name.startswith(f"{field.name}.") and is_struct(field.type):
+            inner = [field.type.field(i) for i in range(field.type.num_fields)]
+            if found := _find(inner, name[len(field.name) + 1 :], is_struct):
+                return [field, *found]
+    return None
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a type holds texts: strings, or bytes, as some writers have them; each may be a dictionary's."""
+    import pyarrow.types as types
+
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    is_view = hasattr(types, "is_string_view") and (types.is_string_view(value) or types.is_binary_view(value))
+    is_string = types.is_string(value) or types.is_large_string(value)
+    return bool(is_view or is_string or types.is_binary(value) or types.is_large_binary(value))
+
+
+def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """Return the column of texts out of rows, out of its structs, and bytes as strings: decoding finds out about them.
+
+    A struct that is null has a null in it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fields = find_field(rows.schema, name)
+    assert fields
+    column = rows.column(rows.schema.get_field_index(fields[0].name))
+    for field in fields[1:]:
+        column = pc.struct_field(column, field.name)
+    kind = column.type
+    if pa.types.is_dictionary(kind) and not pa.types.is_string(kind.value_type):
+        column = pc.cast(column, kind.value_type)
+    if hasattr(pa.types, "is_binary_view") and pa.types.is_binary_view(column.type):
+        column = pc.cast(column, pa.large_binary())
+    views = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
+    if text := views.get(column.type):
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        viewed = [chunk.view(text) for chunk in chunks]
+        return pa.chunked_array(viewed, text) if isinstance(column, pa.ChunkedArray) else viewed[0]
+    return column
 
 
 def read_column(column: pa.ChunkedArray, options: ReadOptions) -> Batch:

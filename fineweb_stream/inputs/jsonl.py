@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -101,17 +102,40 @@ def _read_line(
     parse: Callable[[bytes], Any], line: bytes, byte: int, record: int, options: ReadOptions
 ) -> tuple[str, list[Change]]:
     try:
-        text = parse(line)[options.text_column]
+        text = find_value(parse(line), options.text_column)
         if isinstance(text, str):
             return text, []
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         pass  # the slow way finds out whether it is wrong, and how
     decoded, changes = decode(line, options.errors, byte, record)
     value = _parse_exactly(decoded, byte, record)
-    text = value.get(options.text_column) if isinstance(value, dict) else None
+    try:
+        text = find_value(value, options.text_column)
+    except (KeyError, TypeError):
+        text = None
     if isinstance(text, str):
         return text, changes
     raise _no_text(value, byte, record, options.text_column)
+
+
+def find_value(record: Any, name: str) -> Any:
+    """Return a field of an object, or for `meta.text` one of an object in it; a field of that very name comes first.
+
+    >>> find_value({"meta": {"text": "one"}}, "meta.text"), find_value({"a.b": 1, "a": {"b": 2}}, "a.b")
+    ('one', 1)
+
+    Raises `KeyError` or `TypeError` where there is none.
+    """
+    try:
+        return record[name]
+    except KeyError:
+        at = name.find(".")
+        while at > 0:
+            if isinstance(record.get(name[:at]), dict):
+                with contextlib.suppress(KeyError):
+                    return find_value(record[name[:at]], name[at + 1 :])
+            at = name.find(".", at + 1)
+        raise
 
 
 def _parse_exactly(line: str, byte: int, record: int) -> Any:
@@ -138,13 +162,16 @@ def _no_text(value: Any, byte: int, record: int, column: str) -> RecordError:
         )
     if not isinstance(value, dict):
         return RecordError(record, byte, f"not a JSON object: {_excerpt(json.dumps(value))}", skip)
-    if column not in value:
-        fields = ", ".join(map(str, value)) or "none"
+    try:
+        found = find_value(value, column)
+    except KeyError:
+        inner = (f"{name}.{key}" for name, part in value.items() if isinstance(part, dict) for key in part)
+        fields = ", ".join([*map(str, value), *inner]) or "none"
         return RecordError(
             record, byte, f"no field {column!r}; the fields are: {fields}", f"--text-column NAME; {skip}"
         )
     kind = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list"}.get(
-        type(value[column]), "an object"
+        type(found), "an object"
     )
     return RecordError(record, byte, f"the field {column!r} is {kind}, not text", f"--text-column NAME; {skip}")
 

@@ -19,7 +19,7 @@ from ..support.errors import InputError, MemoryLimitError
 from ..support.model import Input, ReadOptions
 from ..support.units import format_size
 from .blocks import BLOCK_BYTES, Batch, Block
-from .column import read_column
+from .column import find_field, is_text, read_column, take_text
 from .parquet_pages import decoded_bytes, largest_page
 from .storage import SAMPLE_BYTES, open_file
 
@@ -87,7 +87,7 @@ class Parquet:
         with open_file(self.input) as file, _damage_named(self.input, block.start, block.stop):
             table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
         _check_rows(self.input, block.start, block.stop, len(table))
-        return read_column(table.column(0), self.options)
+        return read_column(take_text(table, self.options.text_column), self.options)
 
     def sample(self, n: int) -> list[Block]:
         """Return the first rows of row groups spread over the file."""
@@ -138,7 +138,8 @@ class Parquet:
             held: list[pa.Array] = []
             n_bytes = 0
             held_row = row = first_row
-            for rows in _iter_rows(batches, self.block_bytes):
+            texts = (take_text(batch, self.options.text_column) for batch in batches)
+            for rows in _iter_rows(texts, self.block_bytes):
                 if row + len(rows) > start:
                     rows = rows.slice(max(start - row, 0))
                     row = max(start, row)
@@ -181,10 +182,9 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
         ) from error
 
 
-def _iter_rows(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.Array]:
-    """Yield the only column of batches; where it holds more than `max_bytes`, row by row."""
-    for batch in batches:
-        column = batch.column(0)
+def _iter_rows(columns: Iterable[pa.Array], max_bytes: int) -> Iterator[pa.Array]:
+    """Yield the columns; where one holds more than `max_bytes`, row by row."""
+    for column in columns:
         if column.nbytes <= max_bytes:
             yield column
         else:
@@ -230,26 +230,19 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
     schema = metadata.schema.to_arrow_schema()
     if schema.names.count(name) > 1:
         raise InputError(f"{path}: {schema.names.count(name)} columns are called {name!r}", "--text-column NAME")
-    if name not in schema.names:
+    leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema))]
+    found = find_field(schema, name)
+    if found is None:
+        columns = [*schema.names, *(leaf for leaf in leaves if "." in leaf and find_field(schema, leaf))]
+        raise InputError(f"{path}: no column {name!r}; the columns are: {', '.join(columns)}", "--text-column NAME")
+    if not is_text(found[-1].type):
+        fields = {leaf: find_field(schema, leaf) for leaf in [*schema.names, *leaves]}
+        columns = [leaf for leaf, field in fields.items() if field and is_text(field[-1].type)]
         raise InputError(
-            f"{path}: no column {name!r}; the columns are: {', '.join(schema.names)}", "--text-column NAME"
-        )
-    kind = schema.field(name).type
-    if not _is_text(kind):
-        columns = [field.name for field in schema if _is_text(field.type)]
-        raise InputError(
-            f"{path}: the column {name!r} is {kind}, not text",
+            f"{path}: the column {name!r} is {found[-1].type}, not text",
             f"--text-column NAME; columns of text: {', '.join(columns) or 'none'}",
         )
-    return [metadata.schema.column(i).path for i in range(len(metadata.schema))].index(name)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    import pyarrow.types as types
-
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    is_view = hasattr(types, "is_string_view") and types.is_string_view(value)
-    return bool(types.is_string(value) or types.is_large_string(value) or is_view)
+    return leaves.index(".".join(field.name for field in found))
 
 
 @functools.lru_cache(maxsize=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from .codecs import CompressedFile
 from .standard_input import StandardInput, stdin_head
 
 _SKIP_BYTES = 1 << 20
+HEAD_BYTES = 1 << 20
+"""How much of a compressed file is unpacked to estimate what is in it (bytes of content)."""
+
 SAMPLE_BYTES = 1 << 15
 
 
@@ -101,6 +105,11 @@ class InputFile:
             raise _shorter(self.input, size)
         return self.input.size
 
+    def expansion(self) -> float:
+        """Return how much longer the text of a compressed file is than the file, by what was unpacked so far."""
+        assert isinstance(self._file, CompressedFile)
+        return (self._held_start + len(self._held) + self._file.n_held) / max(self._file.n_raw, 1)
+
     def block(self, source: Source, start: int, stop: int) -> Block:
         """Make the block of a byte range; of a stream, it takes its data along, unless they were passed over."""
         n_bytes = stop - start
@@ -120,6 +129,8 @@ class InputFile:
 def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
     """Return `n` small blocks spread over a file; `find_end` returns the first good end at a byte or later."""
     input = source.input
+    if input.compression and not input.is_remote:
+        return _sample_head(source, n, find_end)
     if input.is_stream:
         return []
     blocks = []
@@ -130,6 +141,28 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
             if start < stop <= start + 16 * SAMPLE_BYTES:
                 blocks.append(file.block(source, start, stop))
     return blocks
+
+
+def _sample_head(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
+    """Return up to `n` small blocks from the first HEAD_BYTES of a compressed file's content."""
+    blocks: list[Block] = []
+    start = 0
+    with contextlib.suppress(InputError, StreamFull), open_input(source.input, 0, 2 * HEAD_BYTES) as file:
+        while len(blocks) < n and start < HEAD_BYTES:
+            stop = find_end(file, start + SAMPLE_BYTES)
+            if stop <= start:
+                break
+            blocks.append(file.block(source, start, stop))
+            start = stop
+    return blocks
+
+
+def unpacked_bytes(input: Input) -> int:
+    """Return about how long a compressed file's content is, by its first HEAD_BYTES (bytes); 0 where it is damaged."""
+    with contextlib.suppress(InputError), open_input(input) as file:
+        head = file.read_at(0, HEAD_BYTES)
+        return len(head) if len(head) < HEAD_BYTES else int(input.size * file.expansion())
+    return 0
 
 
 def iter_record_blocks(

@@ -9,16 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..inputs.blocks import Block, Source
+from ..inputs.storage import unpacked_bytes
 from ..output import files
+from ..output.changes import locate
 from ..output.layouts import ID_BYTES, LAYOUTS
 from ..output.manifest import DONE, State
 from ..output.merge import check_file_size
 from ..output.shards import TRAIN_NAME
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError
+from ..support.log import log
 from ..support.units import format_duration, format_size
 from .settings import Settings
 from .worker import Encoded, encode_block
+
+USEFUL_VAL_TOKENS = 100_000
+"""With fewer, the loss differs from one split to another by more than a change of the model makes it differ."""
+
+MAX_USEFUL_RATIO = 0.1
 
 N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
 
@@ -32,6 +40,7 @@ class Estimate:
     spread: float
     bytes_per_second: float
     has_documents: bool
+    is_rough: bool = False  # from the beginnings of compressed files: what follows may be of another kind
 
     def splits(self, settings: Settings) -> tuple[int, int]:
         """Return how many tokens train and val will have: --max-tokens ends a run early, before all of val is met."""
@@ -44,11 +53,16 @@ class Estimate:
         return settings.max_tokens, val
 
 
-def estimate(sources: Sequence[Source], engine: str, cancel: Cancel = NEVER) -> Estimate | None:
-    """Encode samples spread over the inputs; None where there is nothing to sample (a stream)."""
+def estimate(
+    sources: Sequence[Source], engine: str, is_strict: bool = False, cancel: Cancel = NEVER
+) -> Estimate | None:
+    """Encode samples spread over the inputs; None where there is nothing to sample (a pipe).
+
+    Raises `InputError` for a record that cannot be used, as the run itself will, if `is_strict`.
+    """
     n_samples = N_REMOTE_SAMPLES if any(source.input.is_remote for source in sources) else N_SAMPLES
     step = max(len(sources) // n_samples, 1)
-    chosen = [source for source in sources[::step] if not source.input.is_stream]
+    chosen = [source for source in sources[::step] if not source.input.is_stream or source.input.compression]
     ratios: list[float] = []
     rates: list[float] = []
     n_text = n_tokens = size = expected = 0.0
@@ -57,9 +71,11 @@ def estimate(sources: Sequence[Source], engine: str, cancel: Cancel = NEVER) -> 
         tokens = n_bytes = 0
         for block in blocks:
             if not rates:
-                _encode_sample(block, engine, cancel)  # the first call of all is slow: it is not what is timed
+                _encode_sample(
+                    block, engine, is_strict, cancel
+                )  # the first call of all is slow: it is not what is timed
             start = time.perf_counter()
-            encoded = _encode_sample(block, engine, cancel)
+            encoded = _encode_sample(block, engine, is_strict, cancel)
             if encoded is None:
                 continue
             rates.append(block.n_bytes / (time.perf_counter() - start))
@@ -68,21 +84,30 @@ def estimate(sources: Sequence[Source], engine: str, cancel: Cancel = NEVER) -> 
             ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
         if n_bytes:
             n_text, n_tokens = n_text + n_bytes, n_tokens + tokens
-            size, expected = size + source.input.size, expected + source.text_bytes() * tokens / n_bytes
+            text_bytes = unpacked_bytes(source.input) if source.input.compression else source.text_bytes()
+            size, expected = size + source.input.size, expected + text_bytes * tokens / n_bytes
     if not n_tokens:
         return None
     scale = sum(source.input.size for source in sources) / size
     spread = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 / statistics.mean(ratios) if len(ratios) > 1 else 0.0
     bytes_per_token = n_text / n_tokens
     rate = statistics.median(rates)
-    return Estimate(int(expected * scale), bytes_per_token, spread, rate, bool(sources[0].unit))
+    is_rough = any(source.input.is_stream for source in sources)
+    return Estimate(int(expected * scale), bytes_per_token, spread, rate, bool(sources[0].unit), is_rough)
 
 
-def _encode_sample(block: Block, engine: str, cancel: Cancel) -> Encoded | None:
+def _encode_sample(block: Block, engine: str, is_strict: bool, cancel: Cancel) -> Encoded | None:
     try:
         return encode_block(block, engine, cancel, is_checked=False)
-    except RecordError:  # the run itself will name it, if it comes that far
-        return None
+    except RecordError as error:
+        if not is_strict:  # the run itself will name it, if it comes that far
+            return None
+        is_counted = block.start == 0 or block.source.unit == "row"
+        source, n_before = block.source, block.start if block.source.unit == "row" else 0
+        place = locate(source.input, source.unit, error.record + n_before, error.byte)
+        if not is_counted:  # how many lines come before is not known
+            place = f"{block.source.input.shown}, byte {error.byte or block.start:,}"
+        raise InputError(f"{place}: {error.message}", error.hint) from None
 
 
 def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
@@ -100,10 +125,25 @@ def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     return max(once + twice - n_there * ID_BYTES, 0)
 
 
-def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Path, n_workers: int | None) -> list[str]:
+def _why_unknown(sources: Sequence[Source]) -> str:
+    if any(source.input.is_stdin for source in sources):
+        return "a pipe"
+    if any(source.input.is_stream for source in sources):
+        return "compressed files"
+    return "no sample of the text could be used"
+
+
+def plan_lines(
+    found: Estimate | None,
+    settings: Settings,
+    state: State,
+    out: Path,
+    n_workers: int | None,
+    sources: Sequence[Source],
+) -> list[str]:
     """Say what will be made, the disk it takes and, where the number of workers is known, how long."""
     if found is None:
-        return ["tokens: not known before the end (compressed files, a pipe, or very long documents)"]
+        return [f"tokens: not known before the end ({_why_unknown(sources)})"]
     layout = LAYOUTS[settings.layout]
     train, val = found.splits(settings)
     needed, free = disk_needed(found, settings, state), files.free_bytes(out)
@@ -112,12 +152,26 @@ def plan_lines(found: Estimate | None, settings: Settings, state: State, out: Pa
         seconds = (train + val) * found.bytes_per_token / (found.bytes_per_second * n_workers)
         time = f"; time: about {format_duration(seconds)}"
     taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
-    return [
+    lines = [
         f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each{taken};"
         f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * 2)}, {layout.val_name}"
         f" {format_size(val * 2)}",
         f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free{time}",
     ]
+    if advice := _larger_ratio(found, settings, val):
+        lines.append(
+            f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
+            f" --val-ratio {advice:.2g} gives about {advice * found.n_tokens:,.0f}"
+        )
+    return lines
+
+
+def _larger_ratio(found: Estimate, settings: Settings, val: int) -> float | None:
+    """Return a share that gives a useful validation split, None where there is no need or no better one."""
+    if settings.val_tokens is not None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
+        return None
+    ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(found.n_tokens, 1), MAX_USEFUL_RATIO)
+    return ratio if ratio > 1.2 * settings.val_ratio else None
 
 
 def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> None:
@@ -132,6 +186,16 @@ def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> 
         )
     if layout.is_merged:
         check_file_size(out / TRAIN_NAME, int(layout.n_bytes(found.splits(settings)[0]) * (1 - found.spread)))
+    if found.is_rough:
+        if needed > free:
+            log.warning("warning: about %s may be needed there, %s are free", format_size(needed), format_size(free))
+        return
+    if (settings.val_tokens or 0) > found.n_tokens * (1 + max(found.spread, 0.05)):
+        raise InputError(
+            f"--val-tokens {settings.val_tokens:,}: the input has about {found.n_tokens:,} in all, and nothing would be"
+            " left to train on",
+            f"try --val-tokens {max(found.n_tokens // 10, 1)}",
+        )
     if needed > free:
         raise DiskError(
             f"{out}: about {format_size(needed)} will be needed there at the peak, {format_size(free)} are free",
