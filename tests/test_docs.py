@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import fineweb_stream
+import fineweb_stream.cli
 
 from .api_page import API_PAGE, render_api
 from .conftest import ROOT
+from .helpers import write_jsonl
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -45,3 +47,18 @@ def test_files_that_are_named_exist() -> None:
     names = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page.read_text(encoding="utf-8"))
     missing = [n for n in names if not any((ROOT / place / n).exists() for place in ("", "fineweb_stream", "tests"))]
     assert names and not missing
+
+
+def test_commands_for_trainers_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command on the page of trainers works on a small corpus; so does the block of Python."""
+    page = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`python prepare\.py ([^`]+)`", page)
+    assert len(commands) >= 6
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "corpus.jsonl", [f"Document {i}, of the page." for i in range(2000)])
+    for command in commands:
+        arguments = re.sub(r"--for \S+", "--for 2x64", command.replace("100M", "1000")).split()
+        assert fineweb_stream.cli.main([*arguments, "--overwrite", "--engine", "tiktoken"]) == 0, command
+    block = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "torch" not in block)
+    fineweb_stream.prepare("corpus.jsonl", out="data/mine", index=True, quiet=True)
+    exec(block, {})
