@@ -28,12 +28,13 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 LFS_SUFFIXES = (".parquet", ".gz", ".zst", ".bin")
@@ -114,7 +115,14 @@ class HubServer(ThreadingHTTPServer):
 
     `faults` is a list, taken from the front, one for each request (None: nothing wrong), or a function of the request.
     With `token` every request to the Hub must carry it; with `cdn` LFS files are redirected to where none may.
+
+    `latency` and `cdn_latency` are how long an answer takes to begin (seconds), `rate` is what a connection brings
+    (bytes a second). `limit` is how many requests the Hub allows in `limit_seconds`; it says what is left of them.
     """
+
+    latency = cdn_latency = limit_seconds = 0.0
+    rate: float | None = None
+    limit: int | None = None
 
     daemon_threads = False  # so that leaving waits for the connections' threads
 
@@ -129,6 +137,7 @@ class HubServer(ThreadingHTTPServer):
         self.blobs = Path(tempfile.mkdtemp(prefix="hub-"))  # the commits' files by ETag: LFS files' sha256, others' oid
         self._refs: dict[str, dict[str, Commit]] = {}  # of a repo: commits by branch and by sha
         self._connections: set[Any] = set()
+        self._asked: list[float] = []  # when the requests came that count for the limit
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), name="hub")
 
@@ -176,6 +185,17 @@ class HubServer(ThreadingHTTPServer):
                 return self.faults(request) or Fault()
             return (self.faults.pop(0) if self.faults else None) or Fault()
 
+    def count(self) -> tuple[int, float]:
+        """Count one request to the Hub; return how many are left (-1: this one is too many), and for how long."""
+        assert self.limit is not None
+        with self._lock:
+            now = time.monotonic()
+            self._asked = [when for when in self._asked if when > now - self.limit_seconds]
+            if len(self._asked) >= self.limit:
+                return -1, self._asked[0] + self.limit_seconds - now
+            self._asked.append(now)
+            return self.limit - len(self._asked), self._asked[0] + self.limit_seconds - now
+
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
         """Describe a file or folder as the tree does, and keep a copy of a file."""
         if path.is_dir():
@@ -221,7 +241,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(request, Fault(), _json({"standardEnvVars": [], "harnesses": {}}))
             return
         self.server.log.append(request)
+        is_cdn = url.path.startswith(("/cdn/", "/files/"))
+        self.server.closing.wait(self.server.cdn_latency if is_cdn else self.server.latency)
         fault = self.server.next_fault(request)
+        if self.server.limit is not None and not is_cdn:
+            n_left, seconds = self.server.count()
+            limit = {"RateLimit": f'"api";r={max(n_left, 0)};t={seconds + 0.5:.0f}'}
+            fault = Fault(429, limit | {"Retry-After": f"{seconds + 0.5:.0f}"}) if n_left < 0 else Fault(headers=limit)
         if fault.cut is None:
             self.server.closing.wait(fault.stall)
         try:
@@ -319,9 +345,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[start:stop])
         elif start < stop:
             with body.open("rb") as file:
-                self.connection.sendfile(file, start, stop - start)
+                self._send_file(file, start, stop)
         if fault.cut is not None:
             self.server.closing.wait(fault.stall)
+
+    def _send_file(self, file: BinaryIO, start: int, stop: int) -> None:
+        begun, first, rate = time.monotonic(), start, self.server.rate
+        while start < stop:
+            n_bytes = stop - start if rate is None else min(stop - start, int(rate / 50))
+            self.connection.sendfile(file, start, n_bytes)
+            start += n_bytes
+            if rate is not None:
+                self.server.closing.wait(max(begun + (start - first) / rate - time.monotonic(), 0))
 
     def log_message(self, format: str, *args: object) -> None:
         """The log is `server.log`."""

@@ -301,3 +301,26 @@ def test_fsspec_http(hub: HubServer) -> None:
         fs.cat_file(url, 0, 10)
     with pytest.raises(aiohttp.ClientPayloadError):
         fs.cat_file(url, 0, 10)
+
+
+def test_slow_answers(hub: HubServer) -> None:
+    """Latency comes before each answer, of the Hub or of the CDN, and a connection brings no more than its rate."""
+    hub.latency, hub.cdn_latency, hub.rate = 0.1, 0.2, 1_000_000
+    start = time.monotonic()
+    assert http_get(f"{hub.url}/files/owner/name/sample/a.parquet", 0, 100_000) == DATA[:100_000]
+    assert time.monotonic() - start >= 0.2 + 0.07, "all but the last piece, a fiftieth of a second"
+    start = time.monotonic()
+    http_get(f"{hub.url}/datasets/owner/name/resolve/main/sample/a.parquet", 0, 1)
+    assert time.monotonic() - start >= 0.1
+
+
+def test_limit_of_requests(hub: HubServer) -> None:
+    """The Hub counts down how many requests are left, and refuses what is too many; plain files are not counted."""
+    hub.limit, hub.limit_seconds = 2, 60
+    url = f"{hub.url}/datasets/owner/name/resolve/main/sample/a.parquet"
+    left = [urllib.request.urlopen(url, timeout=5).headers["RateLimit"] for _ in range(2)]
+    assert left == ['"api";r=1;t=60', '"api";r=0;t=60']
+    with pytest.raises(urllib.error.HTTPError, match="429") as caught:
+        urllib.request.urlopen(url, timeout=5)
+    assert int(caught.value.headers["Retry-After"]) <= 60
+    assert http_get(f"{hub.url}/files/owner/name/README.md", 0, 5) == b"hello"
