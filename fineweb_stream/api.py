@@ -28,6 +28,7 @@ from .pipeline.budget import MemoryPlan, plan_memory
 from .pipeline.fits import check_fit, check_neighbours, fit_warnings
 from .pipeline.schedule import count_workers
 from .pipeline.settings import DEFAULT_VAL_RATIO, Settings, default_shard_tokens
+from .remote import session
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, log, printed
@@ -72,6 +73,7 @@ def prepare(
     skip_bad: bool = False,
     engine: str = "auto",
     workers: int | None = None,
+    connections: int = session.DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
     seed: int = 0,
     overwrite: bool = False,
@@ -124,6 +126,7 @@ def prepare(
         contextlib.nullcontext() if quiet or has_listener() else printed(),
         cancel_on_signals() as cancel,
         until(cancel),
+        session.session(connections) as network,
     ):
         if demo:
             found = [demo_input()]
@@ -133,7 +136,10 @@ def prepare(
             log.warning("note: --separator is for text files, and no input is one")
         guard = MemoryGuard(memory)
         has_parquet = any(file.format == "parquet" for file in found)
-        plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local=cluster is None)
+        is_local, n_connections = cluster is None, connections if any(file.is_remote for file in found) else 0
+        plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local, n_connections)
+        network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
+        network.is_streaming = is_local
         with _engine_loading(plan.engine):
             sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
             cancel.check()

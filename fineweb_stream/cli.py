@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from .output.layouts import EOT_PLACES, LAYOUTS, NANOGPT
 from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, parse_separator
+from .remote.session import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import log, printed
@@ -147,7 +148,7 @@ def _default_names(here: Path) -> list[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which option was meant; its errors repeat what was typed, which a shell may have taken from names of files."""
+    """Says which option was meant. Its errors repeat what was typed: a shell may have taken it from names of files."""
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit status 2."""
@@ -233,6 +234,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--workers", type=_count, metavar="N", help="threads that encode (default: one for each CPU)")
     add(
+        "--connections",
+        type=_count,
+        metavar="N",
+        default=DEFAULT_CONNECTIONS,
+        help=f"connections that fetch what lies at URLs (default: {DEFAULT_CONNECTIONS})",
+    )
+    add(
         "--memory",
         metavar="M",
         help="budget of the process tree, as 4GB or 50%% (default: half of the available)",
@@ -262,7 +270,7 @@ def _size(text: str) -> int:
 
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"not a number of threads, 1 or more: {text!r}")
+        raise argparse.ArgumentTypeError(f"not a number, 1 or more: {text!r}")
     return int(text)
 
 

@@ -190,11 +190,10 @@ class HubServer(ThreadingHTTPServer):
         assert self.limit is not None
         with self._lock:
             now = time.monotonic()
-            self._asked = [when for when in self._asked if when > now - self.limit_seconds]
-            if len(self._asked) >= self.limit:
-                return -1, self._asked[0] + self.limit_seconds - now
+            if not self._asked or now - self._asked[0] > self.limit_seconds:  # a fixed window, as the Hub's is
+                self._asked = []
             self._asked.append(now)
-            return self.limit - len(self._asked), self._asked[0] + self.limit_seconds - now
+            return max(self.limit - len(self._asked), -1), self._asked[0] + self.limit_seconds - now
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
         """Describe a file or folder as the tree does, and keep a copy of a file."""

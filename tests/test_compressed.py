@@ -9,7 +9,7 @@ import io
 import lzma
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fineweb_stream import prepare
 from fineweb_stream.inputs.codecs import CompressedFile
-from fineweb_stream.pipeline.ahead import read_ahead
+from fineweb_stream.pipeline.fetch import Piece, read_ahead
 from fineweb_stream.support.errors import InputError
 
 from .helpers import outputs, write_jsonl, write_parquet
@@ -148,19 +148,23 @@ def test_format_overrides_the_name(reference, run_program, tmp_path) -> None:
     assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
 
 
+def pieces(items: Iterable[int], size: int | None = None) -> Iterator[Piece[int]]:
+    return (Piece(item, item if size is None else size) for item in items)
+
+
 def test_read_ahead_raises_in_its_turn() -> None:
     """What an iterator raises comes after what was before it, and threads end when the reader leaves."""
 
     def fail() -> object:
-        yield 3
+        yield Piece(3, 0)
         raise ValueError("here")
 
     seen = []
     with pytest.raises(ValueError, match="here"):
-        for item in read_ahead([lambda: iter([1, 2]), fail, lambda: iter([9])], n_ahead=3):
+        for item in read_ahead([lambda: pieces([1, 2]), fail, lambda: pieces([9])], n_ahead=3):
             seen.append(item)
     assert seen == [1, 2, 3]
-    endless = read_ahead([lambda: iter(int, 1)], n_ahead=1)
+    endless = read_ahead([lambda: pieces(iter(int, 1))], n_ahead=1)
     assert next(endless) == 0
     endless.close()  # the autouse fixture sees a thread that stays
 
@@ -170,17 +174,17 @@ def test_read_ahead_holds_no_more_than_it_may() -> None:
     n_made = n_taken = most = 0
     lock = threading.Lock()
 
-    def make(sizes: list[int]) -> Iterator[int]:
+    def make(sizes: list[int]) -> Iterator[Piece[int]]:
         nonlocal n_made, most
         for size in sizes:
             with lock:
                 n_made += size
                 most = max(most, n_made - n_taken)
-            yield size
+            yield Piece(size, size)
 
     sizes = [[10] * 40, [300] * 6, [10] * 40]
     items = []
-    for item in read_ahead([functools.partial(make, row) for row in sizes], 3, max_bytes=50, size=lambda n: n):
+    for item in read_ahead([functools.partial(make, row) for row in sizes], 3, max_bytes=50):
         if len(items) % 8 == 0:
             time.sleep(0.03)  # the readers fill all the room there is
         items.append(item)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream.remote import connections, retry
+from fineweb_stream.remote import retry, session
 from fineweb_stream.remote.hub import list_remote
-from fineweb_stream.remote.ranges import read_remote
-from fineweb_stream.remote.retry import Patience, send
+from fineweb_stream.remote.ranges import RemoteFile
 from fineweb_stream.support import waiting
 from fineweb_stream.support.cancel import Cancel
 from fineweb_stream.support.errors import Cancelled, InputError
@@ -27,12 +26,19 @@ DATA = bytes(range(256)) * 1000
 
 
 @pytest.fixture(autouse=True)
-def fresh_opener(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No connection of another test, and no proxy."""
+def one_connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No connection of another test, and no proxy; one thread that reads."""
     monkeypatch.setenv("no_proxy", "*")
-    retry._opener.cache_clear()
-    yield
-    retry._opener.cache_clear()
+    with session.session(n_connections=1):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was waited for."""
+    found: list[str] = []
+    monkeypatch.setattr(retry.Pacing, "pause", lambda pacing, seconds, what: found.append(what))
+    return found
 
 
 @pytest.fixture
@@ -43,82 +49,72 @@ def server(tmp_path: Path) -> Iterator[HubServer]:
         yield server
 
 
-def read(server: HubServer, start: int, stop: int, waits: list[str]) -> bytes:
-    url = f"{server.url}/files/a.txt"
-    return read_remote(url, "", len(DATA), start, stop, lambda seconds, what: waits.append(what))
+def read(server: HubServer, start: int, stop: int) -> bytes:
+    return session.fetcher().read(RemoteFile(f"{server.url}/files/a.txt", len(DATA), ""), start, stop)
 
 
-def test_each_thread_keeps_one(server: HubServer) -> None:
-    """Requests of a thread share its connection, also when they are refused or redirected in between."""
-    waits: list[str] = []
+def test_connections_are_used_again(server: HubServer, waits: list[str]) -> None:
+    """There are as many as there are threads, also when requests are refused or redirected in between."""
     server.faults = lambda request: (
-        Fault(302, {"Location": f"{server.url}/files/b.txt"})
-        if request.start == 7 and "a.txt" in request.path
-        else None
+        Fault(302, {"Location": f"{server.url}/files/b.txt"}) if "a.txt" in request.path else None
     )
-
-    def work() -> None:
-        for start in range(30):
-            assert read(server, start, start + 500, waits) == DATA[start : start + 500]
-
-    with ThreadPoolExecutor(3) as pool:
-        for future in [pool.submit(work) for _ in range(3)]:
-            future.result()
-    assert len(server.log) == 3 * 31
-    assert (server.n_connections, waits) == (3, [])
+    session.current().n_connections = 3
+    with ThreadPoolExecutor(9) as pool:
+        found = list(pool.map(lambda start: read(server, start, start + 500), range(90)))
+    assert found == [DATA[start : start + 500] for start in range(90)]
+    assert len(server.log) == 1 + 90, "where it is, is asked once"
+    assert (server.n_connections <= 3, waits) == (True, [])
 
 
-def test_a_closed_one_is_replaced_at_once(server: HubServer) -> None:
+def test_a_closed_one_is_replaced_at_once(server: HubServer, waits: list[str]) -> None:
     """A server that closed the connection meanwhile has not failed; one that closes the next one as well has."""
-    waits: list[str] = []
-    read(server, 0, 10, waits)
+    read(server, 0, 10)
     server.faults = [Fault(cut=-1)]
-    assert read(server, 10, 20, waits) == DATA[10:20]
+    assert read(server, 10, 20) == DATA[10:20]
     assert (server.n_connections, waits) == (2, [])
     server.faults = [Fault(cut=-1), Fault(cut=-1)]
-    assert read(server, 20, 30, waits) == DATA[20:30]
+    assert read(server, 20, 30) == DATA[20:30]
     assert server.n_connections == 4 and len(waits) == 1
 
 
 def test_an_answer_that_was_not_read_ends_it(server: HubServer) -> None:
     """What is left of one answer is never taken for the next."""
-    read(server, 0, 10, [])
-    url = f"{server.url}/files/a.txt"
-    with send(url, Patience(url, waiting.pause)) as response:
-        assert response.read(5) == DATA[:5]
-    assert read(server, 20, 30, []) == DATA[20:30]
+    read(server, 0, 10)
+    with session.fetcher().connections.send(f"{server.url}/files/a.txt") as response:
+        assert response.read_some(5) == DATA[:5]
+    assert read(server, 20, 30) == DATA[20:30]
     server.faults = [Fault(404)]
     with pytest.raises(InputError):
-        read(server, 0, 10, [])
-    assert read(server, 30, 40, []) == DATA[30:40]
-    assert server.n_connections == 3
-
-
-def test_an_idle_one_is_not_trusted(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while without use a new one is made: what lies between may have forgotten the old."""
-    monkeypatch.setattr(connections, "IDLE_SECONDS", 0)
-    for _ in range(3):
-        read(server, 0, 10, [])
-    assert server.n_connections == 3
+        read(server, 0, 10)
+    assert read(server, 30, 40) == DATA[30:40]
+    assert server.n_connections <= 3
 
 
 @pytest.mark.parametrize("cut", [None, 5])
 def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None) -> None:
-    """Whoever waits for a silent server leaves soon when told to; another thread's reads go on."""
+    """Whoever waits for a silent server leaves soon when told to; other reads go on, and nothing is left at the end."""
+    session.current().n_connections = 2
     cancel = Cancel()
+    read(server, 0, 10)
     server.faults = [Fault(stall=60, cut=cut)]
     timer = threading.Timer(0.3, cancel.set)
     timer.start()
     start = time.monotonic()
     with waiting.until(cancel), pytest.raises(Cancelled):
-        read(server, 0, 10, [])
+        read(server, 0, 10)
     assert time.monotonic() - start < 5
     timer.join()
-    assert read(server, 0, 10, []) == DATA[:10]
+    assert read(server, 0, 10) == DATA[:10]
+    assert any(thread.name.startswith("fetch") for thread in threading.enumerate())
+    session.fetcher().close()
+    while any(thread.name.startswith("fetch") for thread in threading.enumerate()):
+        assert time.monotonic() - start < 5
+        time.sleep(0.05)
+    session._fetcher.clear()
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="nothing here makes certificates")
-def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[str]) -> None:
     """It is the same by https: one connection, reads that end with the run, and a certificate that must be trusted."""
     pem = tmp_path / "server.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
@@ -132,23 +128,22 @@ def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="certificate is not trusted"):
         list_remote(f"{server.url}/files/a.txt")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    retry._opener.cache_clear()
+    session.fetcher().connections._managers.clear()
     server.n_connections = 0
     (file,) = list_remote(f"{server.url}/files/a.txt")
     assert file.size == len(DATA)
-    waits: list[str] = []
     for start in range(0, 200_000, 20_000):
-        assert read(server, start, start + 20_000, waits) == DATA[start : start + 20_000]
+        assert read(server, start, start + 20_000) == DATA[start : start + 20_000]
     assert server.n_connections <= 2 and not waits
-    test_a_read_that_hangs_ends_with_the_run(server, 5)
     server.faults = [Fault(cut=-1)]
-    assert read(server, 10, 20, waits) == DATA[10:20]
+    assert read(server, 10, 20) == DATA[10:20]
     assert not waits
+    test_a_read_that_hangs_ends_with_the_run(server, 5)
 
 
 def test_login_of_an_address(server: HubServer) -> None:
     """user:password@ is sent as HTTP's basic login to that server, and is no part of the host's name."""
     url = f"{server.url}/files/a.txt".replace("://", "://me:p%40ss@")
     (file,) = list_remote(url)
-    assert read_remote(file.url, file.version, file.size, 10, 20) == DATA[10:20]
+    assert session.fetcher().read(file, 10, 20) == DATA[10:20]
     assert {request.headers["Authorization"] for request in server.log} == {"Basic bWU6cEBzcw=="}

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import socket
 import ssl
 import threading
 import time
 import traceback
-import urllib.error
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
 import pytest
+import urllib3
 
-from fineweb_stream.remote import ranges
-from fineweb_stream.remote import retry as transport
-from fineweb_stream.remote.hub import RemoteFile, is_remote, list_remote
-from fineweb_stream.remote.ranges import RemoteReader, check_remote
+from fineweb_stream.remote import hub as hub_room
+from fineweb_stream.remote import retry, session
+from fineweb_stream.remote.hub import check_remote, is_remote, list_remote
+from fineweb_stream.remote.ranges import RemoteFile, RemoteReader
 from fineweb_stream.support import waiting
 from fineweb_stream.support.cancel import Cancel
 from fineweb_stream.support.errors import Cancelled, InputError, PrepareError, RemoteError
 from fineweb_stream.support.redact import kept, shown
 
-from .hub_server import BAD_TOKEN, ENTRY_NOT_FOUND, GATED, NO_TOKEN, Fault, HubServer, rate_limited
+from .hub_server import BAD_TOKEN, ENTRY_NOT_FOUND, GATED, NO_TOKEN, Fault, HubServer, Request, rate_limited
 
 DATA = random.Random(6).randbytes(300_000)
 NAME = "hf://datasets/owner/name"
@@ -35,15 +32,25 @@ TOKEN = "hf_secretsecret"
 
 
 class Waits(list[tuple[float, str]]):
-    """A `Waiter` that notes what it is asked for, and does not wait."""
+    """What `Pacing.pause` is asked for; it does not wait, and no server is closed after it."""
 
-    def __call__(self, seconds: float, what: str) -> None:
+    def __call__(self, pacing: retry.Pacing, seconds: float, what: str) -> None:
         self.append((seconds, what))
+        pacing._closed_until.clear()
 
 
 @pytest.fixture
-def waits() -> Waits:
-    return Waits()
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    waits = Waits()
+    monkeypatch.setattr(retry.Pacing, "pause", lambda *arguments: waits(*arguments))
+    return waits
+
+
+@pytest.fixture(autouse=True)
+def one_session() -> Iterator[None]:
+    """What a test leaves under way ends with it."""
+    with session.session():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +93,8 @@ def file(request: pytest.FixtureRequest, hub: HubServer) -> RemoteFile:
     return file
 
 
-def read(file: RemoteFile, start: int, stop: int, wait: Any) -> bytes:
-    return ranges.read_remote(file.url, file.version, file.size, start, stop, wait)
+def read(file: RemoteFile, start: int, stop: int) -> bytes:
+    return session.fetcher().read(file, start, stop)
 
 
 def fail_bodies(hub: HubServer, faults: list[Fault]) -> None:
@@ -172,7 +179,7 @@ def test_list(folder: Path, monkeypatch: pytest.MonkeyPatch, page_size: int) -> 
         }.items():
             assert paths(list_remote(NAME + name)) == want, name
         (d,) = list_remote(f"{NAME}/data/x y/d#1.txt.gz")
-        assert ranges.read_remote(d.url, d.version, d.size, 0, 1) == b"d"
+        assert read(d, 0, 1) == b"d"
 
 
 def test_list_as_the_real_client(hub: HubServer) -> None:
@@ -187,7 +194,7 @@ def test_list_as_the_real_client(hub: HubServer) -> None:
     for file in files:
         info = fs.info(file.url.removeprefix("hf://"))
         assert (file.size, file.version) == (info["size"], (info["lfs"] or {}).get("sha256") or info["blob_id"])
-        assert read(file, 0, file.size, None) == fs.cat_file(file.url.removeprefix("hf://"))
+        assert read(file, 0, file.size) == fs.cat_file(file.url.removeprefix("hf://"))
 
 
 def test_pinned(hub: HubServer, folder: Path) -> None:
@@ -198,14 +205,14 @@ def test_pinned(hub: HubServer, folder: Path) -> None:
     hub.commit("owner/name", "refs/pr/1")
     (new,) = list_remote(f"{NAME}/data/a.parquet")
     assert new.url == f"{NAME}@{new_sha}/data/a.parquet"
-    assert read(old, 0, old.size, None) == DATA
-    assert read(new, 0, 3, None) == b"new"
+    assert read(old, 0, old.size) == DATA
+    assert read(new, 0, 3) == b"new"
     old_sha = old.url.partition("@")[2].partition("/")[0]
     assert list_remote(f"{NAME}/data/a.parquet", revision=old_sha) == [old]
     assert list_remote(f"{NAME}@{old_sha}/data/a.parquet") == list_remote(old.url) == [old]
     for ref in ("refs/pr/1", "refs%2Fpr%2F1"):
         assert list_remote(f"{NAME}@{ref}/data/a.parquet")[0].size == 3
-    check_remote(old.url, old.version, old.size)
+    check_remote(old)
 
 
 @pytest.mark.parametrize(
@@ -238,36 +245,36 @@ def test_no_such_thing(hub: HubServer, name: str, message: str) -> None:
 def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """HF_HUB_OFFLINE is obeyed."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for action in (list_remote, lambda name: read(RemoteFile(f"{name}/a.txt", 1, ""), 0, 1, None)):
+    for action in (list_remote, lambda name: read(RemoteFile(f"{name}/a.txt", 1, ""), 0, 1)):
         with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
             action(NAME)
 
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """Where nothing answers, listing gives up soon, though reading would be patient."""
-    monkeypatch.setattr(transport, "CONTACT_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "CONTACT_SECONDS", 0.1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         monkeypatch.setenv("HF_ENDPOINT", url)
         for name in (NAME, f"{url}/a.txt"):
             with pytest.raises(RemoteError, match="check the network"):
-                list_remote(name, wait=waits)
+                list_remote(name)
 
 
 def test_network_that_swallows(monkeypatch: pytest.MonkeyPatch, waits: Waits, hub: HubServer) -> None:
     """Where a connection neither fails nor is answered, listing gives up soon as well."""
-    monkeypatch.setattr(transport, "CONTACT_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "CONTACT_SECONDS", 0.2)
     released = threading.Event()
 
-    def connect(*_: object) -> None:
+    def connect(*_: object, **__: object) -> None:
         released.wait(20)
         raise OSError("too late")
 
-    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr("urllib3.util.connection.create_connection", connect)
     start = time.monotonic()
     with pytest.raises(RemoteError, match="timeout"):
-        list_remote(NAME, wait=waits)
+        list_remote(NAME)
     assert time.monotonic() - start < 5
     released.set()
 
@@ -275,7 +282,7 @@ def test_network_that_swallows(monkeypatch: pytest.MonkeyPatch, waits: Waits, hu
 def test_listing_is_patient(hub: HubServer, waits: Waits) -> None:
     """A Hub that answers, if only 503, is waited for while it lists too."""
     hub.faults = [Fault(503), None, rate_limited(30), Fault(cut=3)]
-    assert len(list_remote(NAME, wait=waits)) == 3
+    assert len(list_remote(NAME)) == 3
     assert [what.partition(": ")[2] for _, what in waits] == ["HTTP 503", "HTTP 429", "hung up"]
 
 
@@ -287,7 +294,7 @@ def test_http_without_head(hub: HubServer) -> None:
     assert (file.size, hub.log[-1].n_bytes) == (len(DATA), 1)
     hub.faults = []
     assert list_remote(url) == [file]
-    check_remote(*(file.url, file.version, file.size))
+    check_remote(file)
 
 
 # Reading
@@ -301,7 +308,7 @@ def test_cuts(hub: HubServer, file: RemoteFile, waits: Waits) -> None:
         start, stop = sorted(rng.sample(range(len(DATA)), 2))
         stop = max(stop, min(start + 125_000, len(DATA)))
         hub.log.clear()
-        assert read(file, start, stop, waits) == DATA[start:stop]
+        assert read(file, start, stop) == DATA[start:stop]
         assert sum(request.n_bytes for request in hub.log) == stop - start
     assert len(waits) > 50
 
@@ -312,9 +319,8 @@ FAULTS = [Fault(503), Fault(500), Fault(408), Fault(cut=-1), Fault(cut=0), Fault
 @pytest.mark.parametrize("fault", FAULTS)
 def test_passing_faults(hub: HubServer, file: RemoteFile, waits: Waits, fault: Fault) -> None:
     """What passes is waited for, longer each time while no byte comes."""
-    fail_bodies(hub, [fault] * 3)
-    with ThreadPoolExecutor(1) as thread:  # it has no connection yet
-        assert thread.submit(read, file, 1000, 2000, waits).result() == DATA[1000:2000]
+    fail_bodies(hub, [fault] * 3 * (2 if fault.cut == -1 else 1))  # what hangs up is asked once more at once
+    assert read(file, 1000, 2000) == DATA[1000:2000]
     assert len(waits) == 3
     if not (fault.cut or 0) > 0 and fault.short is None:
         assert [round(seconds / 1.125) for seconds, _ in waits] == [1, 2, 4]
@@ -326,7 +332,7 @@ def test_retry_after(hub: HubServer, file: RemoteFile, waits: Waits, value: str,
     if value == "a date":  # made now: the tests may have run for long
         value = formatdate(time.time() + 90)
     hub.faults = [Fault(429, {"Retry-After": value})]
-    assert read(file, 0, 10, waits) == DATA[:10]
+    assert read(file, 0, 10) == DATA[:10]
     ((seconds, what),) = waits
     assert least <= seconds <= least * 1.25 + 40 * (least == 60)
     assert what.endswith(": HTTP 429")
@@ -337,58 +343,59 @@ def test_stall(
     hub: HubServer, file: RemoteFile, waits: Waits, monkeypatch: pytest.MonkeyPatch, cut: int | None
 ) -> None:
     """A server that says nothing any more is asked again for the rest."""
-    monkeypatch.setattr(transport, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(retry, "TIMEOUT_SECONDS", 0.2)
     fail_bodies(hub, [Fault(stall=60, cut=cut)])
-    assert read(file, 100, 2000, waits) == DATA[100:2000]
+    assert read(file, 100, 2000) == DATA[100:2000]
     assert {what.partition(": ")[2] for _, what in waits} == {"timeout"}
 
 
 def test_pause(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
     """A real wait is announced, once for all threads that wait for the same."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
-    failing = {0, 100, 200}
-    hub.faults = lambda request: Fault(503) if request.start in failing and not failing.discard(request.start) else None
-    barrier = threading.Barrier(3)
+    read(file, 0, 10)  # where it is is known then: three requests are under way at once
+    failing, barrier = {0, 100, 200}, threading.Barrier(3)
 
-    def wait(seconds: float, what: str) -> None:
+    def faults(request: Request) -> Fault | None:
+        if request.start not in failing:
+            return None
         barrier.wait(20)
-        waiting.pause(seconds, what)
+        failing.discard(request.start)
+        return Fault(503)
 
-    caplog.set_level(logging.INFO, "fineweb_stream")
+    hub.next_fault = lambda request: faults(request) or Fault()  # type: ignore[method-assign]  # without its lock
     start = time.monotonic()
-    threads = [threading.Thread(target=read, args=(file, i, i + 1, wait)) for i in (0, 100, 200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    futures = [session.fetcher().fetch(file, i, i + 1) for i in (0, 100, 200)]
+    with caplog.at_level("INFO"):
+        for future in futures:
+            session.fetcher().result(future)
     assert time.monotonic() - start >= 1
     assert caplog.messages == [f"waiting for {hub.url.removeprefix('http://')}: HTTP 503, again in 1 s"]
 
 
 def test_stopping(hub: HubServer, file: RemoteFile) -> None:
-    """A thread that waits leaves when the run ends, and no further read begins."""
-    hub.faults = [Fault(429, {"Retry-After": "100"})]
+    """A thread that waits leaves when the run ends, whatever is under way, and no further read begins."""
+    hub.faults = [Fault(stall=60)]
     cancel = Cancel()
     timer = threading.Timer(0.1, cancel.set)
     timer.start()
+    start = time.monotonic()
     with waiting.until(cancel):
         for _ in range(2):
             with pytest.raises(Cancelled):
-                ranges.read_remote(file.url, file.version, file.size, 0, 10)
+                read(file, 0, 10)
+    assert time.monotonic() - start < 5
     timer.join()
     assert len(hub.log) == 1
-    hub.faults = []
-    assert ranges.read_remote(file.url, file.version, file.size, 0, 10) == DATA[:10], "it was another's end"
 
 
 def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a new byte reading gives up, says so and how to go on; no wait is longer than the patience."""
-    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.1)
     for fault in (Fault(503), rate_limited(1000), Fault(cut=-1), Fault(cut=0)):
         hub.faults = lambda request, fault=fault: fault  # type: ignore[misc]
         start = time.monotonic()
         with pytest.raises(RemoteError, match="the same command continues") as caught:
-            ranges.read_remote(file.url, file.version, file.size, 0, 10)
+            read(file, 0, 10)
         assert 0.1 <= time.monotonic() - start < 5
         assert isinstance(caught.value, PrepareError) and caught.value.exit_status == 1
 
@@ -396,9 +403,10 @@ def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.Mon
 def test_patience_is_for_each_byte(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow network that still brings bytes is never given up."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
-    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(retry.Pacing, "pause", lambda *_: time.sleep(0.15))
     hub.faults = lambda request: Fault(cut=1)
-    assert read(file, 0, 10, lambda seconds, what: time.sleep(0.15)) == DATA[:10]
+    assert read(file, 0, 10) == DATA[:10]
 
 
 @pytest.mark.parametrize(
@@ -416,7 +424,7 @@ def test_refusals(hub: HubServer, waits: Waits, fault: Fault, hint: str) -> None
     """What waiting does not mend fails at once, while listing and while reading, with the way out."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     start = time.monotonic()
-    for action in (lambda: read(file, 0, 10, waits), lambda: list_remote(NAME, wait=waits)):
+    for action in (lambda: read(file, 0, 10), lambda: list_remote(NAME)):
         hub.faults = [fault]
         with pytest.raises(InputError, match=f"HTTP {fault.status}") as caught:
             action()
@@ -460,6 +468,9 @@ def test_refusals_of_web_servers(hub: HubServer, monkeypatch: pytest.MonkeyPatch
             "hf://datasets/o/n@refs/pr/1/0?.parquet",
             "hf://datasets/o/n@main/0?.parquet",
         ),
+        ("https://me:p/Q@h/a", "https://h/a", "https://h/b"),
+        ("s3://b/a?token=Q", "s3://b/a?token=P", "s3://b/a2?token=Q"),
+        ("ftp://me:p/Q@h/a", "ftp://me:R/Q@h/a", "ftp://me:p@h/b"),
         ("a?b=1 @ c.txt", "a?b=1 @ c.txt", "a?b=2 @ c.txt"),
     ],
 )
@@ -472,9 +483,9 @@ def test_secrets_of_addresses(url: str, same: str, other: str) -> None:
 def test_ignored_range(hub: HubServer, file: RemoteFile, waits: Waits) -> None:
     """A server that sends all where a part was asked is refused; where all was asked that is an answer."""
     hub.faults = lambda request: Fault(no_range=True)
-    assert read(file, 0, file.size, waits) == DATA
+    assert read(file, 0, file.size) == DATA
     with pytest.raises(InputError, match="does not serve parts"):
-        read(file, 10, 20, waits)
+        read(file, 10, 20)
     assert not waits
 
 
@@ -482,16 +493,16 @@ def test_changed(hub: HubServer, file: RemoteFile, folder: Path, waits: Waits) -
     """Another ETag or size is refused, also in the middle of a read."""
     hub.faults = lambda request: Fault(headers={"ETag": '"other"', "X-Linked-Etag": '"other"'})
     with pytest.raises(InputError, match="changed") as caught:
-        read(file, 0, 10, waits)
+        read(file, 0, 10)
     assert caught.value.exit_status == 2
     hub.faults = [*([None] if hub.cdn else []), Fault(cut=5), Fault(headers={"X-Linked-Etag": '"other"'})]
     with pytest.raises(InputError, match="changed"):
-        read(file, 0, 10, waits)
+        read(file, 0, 10)
     if file.url.startswith("http"):
         (folder / "owner/name/data/a.parquet").write_bytes(DATA[:-1])
-        for action in (read, lambda file, *_: check_remote(file.url, file.version, file.size)):
+        for action in (read, lambda file, *_: check_remote(file)):
             with pytest.raises(InputError, match="changed"):
-                action(file, 0, 10, waits)
+                action(file, 0, 10)
 
 
 def test_last_modified(hub: HubServer, waits: Waits) -> None:
@@ -500,24 +511,24 @@ def test_last_modified(hub: HubServer, waits: Waits) -> None:
         hub.faults = lambda request, date=date: Fault(headers={"ETag": "", "Last-Modified": date})  # type: ignore[misc]
         (file,) = list_remote(f"{hub.url}/files/owner/name/data/a.parquet")
         assert file.version == date
-        assert read(file, 0, 10, waits) == DATA[:10]
+        assert read(file, 0, 10) == DATA[:10]
         hub.faults = lambda request, date=other: Fault(headers={"ETag": "", "Last-Modified": date})  # type: ignore[misc]
         if date != other:
             with pytest.raises(InputError, match="changed"):
-                read(file, 0, 10, waits)
+                read(file, 0, 10)
         with pytest.raises(InputError, match="changed"):
-            read(RemoteFile(file.url, file.size + 1, file.version), 0, 10, waits)
+            read(RemoteFile(file.url, file.size + 1, file.version), 0, 10)
 
 
 def test_certificate(waits: Waits) -> None:
     """A certificate that is not trusted is not waited for."""
 
     def attempt() -> None:
-        raise urllib.error.URLError(ssl.SSLCertVerificationError(1, "self-signed"))
+        raise urllib3.exceptions.SSLError from ssl.SSLCertVerificationError(1, "self-signed")
 
-    url = "https://example.org/a.txt"
+    url, pacing = "https://example.org/a.txt", session.fetcher().pacing
     with pytest.raises(InputError, match="certificate is not trusted") as caught:
-        transport.with_patience(url, transport.Patience(url, waits), attempt)
+        retry.with_patience(url, retry.Patience(url, pacing), pacing, attempt)
     assert "SSL_CERT_FILE" in caught.value.hint and not waits
 
 
@@ -526,7 +537,7 @@ def test_other_etags_of_a_cdn(hub: HubServer, waits: Waits) -> None:
     hub.cdn = True
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     hub.faults = lambda request: Fault(headers={"ETag": '"1-of-s3"'}) if "cdn" in request.path else None
-    assert read(file, 0, 10, waits) == DATA[:10]
+    assert read(file, 0, 10) == DATA[:10]
 
 
 def test_expired_address(hub: HubServer, waits: Waits) -> None:
@@ -534,8 +545,43 @@ def test_expired_address(hub: HubServer, waits: Waits) -> None:
     hub.cdn = True
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     hub.faults = [None, Fault(403)]
-    assert read(file, 0, 10, waits) == DATA[:10]
+    assert read(file, 0, 10) == DATA[:10]
     assert len(waits) == 1
+
+
+def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
+    """Where a file is, is asked once for all who read it, and once more when the address is refused."""
+    hub.cdn = True
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+
+    def read_all() -> tuple[int, int]:
+        hub.log.clear()
+        futures = [session.fetcher().fetch(file, start, start + 1000) for start in range(0, len(DATA), 1000)]
+        assert b"".join(map(session.fetcher().result, futures)) == DATA
+        n_hub = sum("/resolve/" in request.path for request in hub.log)
+        return n_hub, len(hub.log) - n_hub
+
+    assert read_all() == (1, 300)
+    assert read_all() == (0, 300)
+    refused = True
+
+    def faults(request: Request) -> Fault | None:
+        nonlocal refused
+        refused = refused and "/resolve/" not in request.path
+        return Fault(403) if refused else None
+
+    hub.faults = faults
+    n_hub, n_cdn = read_all()
+    assert n_hub == 1 and n_cdn <= 300 + 2 * session.current().n_connections and not waits
+
+
+def test_the_limit_of_requests(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the Hub says is left of its limit is kept by all connections together: no request is refused."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    hub.limit, hub.limit_seconds = 40, 1.0
+    futures = [session.fetcher().fetch(file, start, start + 3000) for start in range(0, len(DATA), 3000)]
+    assert b"".join(map(session.fetcher().result, futures)) == DATA
+    assert {request.status for request in hub.log if "/resolve/" in request.path} == {206}
 
 
 # The token
@@ -548,10 +594,12 @@ def test_token(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pl
     monkeypatch.setenv("HF_HOME", "/nowhere")
     value = {"HF_TOKEN": TOKEN, "HF_TOKEN_PATH": str(tmp_path / "token"), "HF_HOME": str(tmp_path)}[place]
     monkeypatch.setenv(place, value)
+    if place != "HF_TOKEN":  # huggingface_hub looks at these two when it is imported
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
     with HubServer(folder, token=TOKEN, cdn=True) as hub, HubServer(folder) as other:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         (file,) = list_remote(f"{NAME}/data/a.parquet")
-        assert read(file, 5, 10, None) == DATA[5:10]
+        assert read(file, 5, 10) == DATA[5:10]
         assert [request.token for request in hub.log] == [TOKEN] * (len(hub.log) - 1) + [None]
         assert (hub.log[-1].path.split("/")[1], hub.log[-1].status) == ("cdn", 206)
         list_remote(f"{other.url}/files/owner/name/data/a.parquet")
@@ -564,15 +612,73 @@ def test_token(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pl
 def test_token_is_never_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """No error has the token, not even when the server repeats it or it is malformed."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
-    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.1)
     for token in (TOKEN, f"{TOKEN}\nhf_more", f"{TOKEN}é"):
         monkeypatch.setenv("HF_TOKEN", token)
         for status in (401, 403, 404, 418, 503):
             hub.faults = lambda request, status=status: Fault(status, {"X-Error-Message": f"no: {TOKEN}"})  # type: ignore[misc]
             with pytest.raises(PrepareError) as caught:
-                read(file, 0, 10, waits)
+                read(file, 0, 10)
             assert TOKEN not in "".join(traceback.format_exception(caught.value))
     assert not any(TOKEN in what for _, what in waits)
+
+
+# Servers that are not what they should be
+
+
+ENDLESS = b'[{"type": "file", "path": "a.parquet", "size": 1, "oid": "0"}, ' * 400_000
+TREES = {
+    "no JSON": (b"<html>", {}),
+    "JSON of another kind": (b'{"a": 1}', {}),
+    "entries of other types": (b'[{"type": "file", "path": 7, "size": "x", "oid": null}]', {}),
+    "entries that are none": (b"[1, null]", {}),
+    "deep": (b"[" * 1_000_000, {}),
+    "not UTF-8": (b'["\xff"]', {}),
+    "too large": (ENDLESS, {}),
+    "a page that is its own next": (b"[]", {"Link": '<?again>; rel="next"'}),
+    "file://": (b"[]", {"Link": '<file:///etc/passwd>; rel="next"'}),
+    "ftp://": (b"[]", {"Link": '<ftp://127.0.0.1/a>; rel="next"'}),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_hostile_listings(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits, name: str) -> None:
+    """Whatever the Hub's address answers, listing ends soon with one sentence, and follows only http and https."""
+    monkeypatch.setattr(hub_room, "MAX_PAGES", 50)
+    body, headers = TREES[name]
+    monkeypatch.setattr("tests.hub_server._Handler._tree", lambda *_: (200, headers, body))
+    start = time.monotonic()
+    with pytest.raises(InputError) as caught:
+        list_remote(f"{NAME}/data")
+    assert "check" in caught.value.hint and "\n" not in caught.value.message
+    assert time.monotonic() - start < 10 and len(hub.log) <= 60
+
+
+def test_a_trickle_ends(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    """Bytes that come one by one do not make an answer of the Hub's last for ever."""
+    monkeypatch.setattr(hub_room, "PAGE_SECONDS", 0.5)
+    hub.rate = 100
+    monkeypatch.setattr(
+        "tests.hub_server._Handler._tree", lambda *_: (200, {}, hub.folder / "owner/name/data/a.parquet")
+    )
+    start = time.monotonic()
+    with pytest.raises(InputError, match="does not end"):
+        list_remote(f"{NAME}/data")
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:,a"])
+def test_redirects_to_elsewhere(hub: HubServer, waits: Waits, location: str) -> None:
+    """Only http and https are followed, while listing and while reading; and no redirect for ever."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    hub.faults = lambda request: Fault(302, {"Location": location})
+    for action in (lambda: read(file, 0, 10), lambda: list_remote(f"{hub.url}/files/a.txt"), lambda: list_remote(NAME)):
+        with pytest.raises(InputError, match="only http and https"):
+            action()
+    hub.faults = lambda request: Fault(302, {"Location": request.path})
+    with pytest.raises(InputError, match="redirected 8 times"):
+        read(file, 0, 10)
+    assert not waits
 
 
 # Other schemes
@@ -595,15 +701,15 @@ def test_fsspec(waits: Waits) -> None:
             assert sorted(f.url for f in list_remote(name)) == [f"memory://remote/{path}" for path in want]
         (file,) = list_remote("memory://remote/a.txt")
         assert list_remote(file.url) == [file] and file.version
-        assert read(file, 10, 90, waits) == DATA[10:90]
-        check_remote(file.url, file.version, file.size)
+        assert read(file, 10, 90) == DATA[10:90]
+        check_remote(file)
         fs.pipe_file("/remote/a.txt", DATA[:50])
-        for action in (read, lambda file, *_: check_remote(file.url, file.version, file.size)):
+        for action in (read, lambda file, *_: check_remote(file)):
             with pytest.raises(InputError, match="changed"):
-                action(file, 10, 90, waits)
+                action(file, 10, 90)
         fs.rm("/remote", recursive=True)
         with pytest.raises(InputError, match="no such file"):
-            read(file, 0, 1, waits)
+            read(file, 0, 1)
         with pytest.raises(InputError, match="no such file"):
             list_remote("memory://remote/*")
     finally:
@@ -618,11 +724,11 @@ def test_fsspec_patience(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
         memory.MemoryFileSystem, "cat_file", lambda *_, **__: DATA[:5] if not errors else _raise(errors)
     )
     file = RemoteFile("memory://x", 10, "")
-    assert read(file, 0, 5, waits) == DATA[:5]
+    assert read(file, 0, 5) == DATA[:5]
     assert len(waits) == 3 and "own" in waits[0][1]
     errors[:] = [PermissionError()]
     with pytest.raises(InputError, match="access denied"):
-        read(file, 0, 5, waits)
+        read(file, 0, 5)
 
 
 def _raise(errors: list[Exception]) -> bytes:
@@ -651,7 +757,7 @@ def test_reader(hub: HubServer, buffer_bytes: int) -> None:
     (remote_file,) = list_remote(f"{NAME}/data/a.parquet")
     local = (hub.folder / "owner/name/data/a.parquet").open("rb")
     rng = random.Random(buffer_bytes)
-    with local, RemoteReader(remote_file.url, remote_file.version, remote_file.size, buffer_bytes) as reader:
+    with local, RemoteReader(session.fetcher(), remote_file, buffer_bytes) as reader:
         for _ in range(60):
             whence = rng.randrange(3)
             position = rng.randrange(-500, 500) + (0, 0, len(DATA) // 2)[whence] * rng.choice([0, -1])
@@ -675,7 +781,7 @@ def test_reader_requests(hub: HubServer, file: RemoteFile) -> None:
     hub.cdn = False
     for buffer_bytes, n_requests, n_bytes in [(100_000, 1, 100_000), (0, 10, 10_000)]:
         hub.log.clear()
-        with RemoteReader(file.url, file.version, file.size, buffer_bytes) as reader:
+        with RemoteReader(session.fetcher(), file, buffer_bytes) as reader:
             assert b"".join(reader.read(1000) for _ in range(10)) == DATA[:10_000]
         assert (len(hub.log), sum(request.n_bytes for request in hub.log)) == (n_requests, n_bytes)
 
@@ -692,7 +798,7 @@ def test_parquet(hub: HubServer, file: RemoteFile, folder: Path) -> None:
     hub.commit("owner/name")
     (file,) = list_remote(file.url if file.url.startswith("http") else f"{NAME}/data/a.parquet")
     hub.log.clear()
-    with RemoteReader(file.url, file.version, file.size, buffer_bytes=0) as reader:
+    with RemoteReader(session.fetcher(), file, buffer_bytes=0) as reader:
         parquet = pq.ParquetFile(reader, pre_buffer=False, buffer_size=0)
         footer_bytes = sum(request.n_bytes for request in hub.log)
         assert footer_bytes <= 70_000
@@ -703,5 +809,5 @@ def test_parquet(hub: HubServer, file: RemoteFile, folder: Path) -> None:
     reads = [request for request in hub.log if request.status == 206]
     assert [request.n_bytes for request in reads] == [chunk.total_compressed_size for chunk in chunks]
     assert sum(request.n_bytes for request in reads) < path.stat().st_size / 2
-    with RemoteReader(file.url, file.version, file.size) as reader:
+    with RemoteReader(session.fetcher(), file) as reader:
         assert pq.read_table(reader, use_threads=False) == table

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -116,19 +117,24 @@ def test_formats_by_http(server, hub_folder, tmp_path) -> None:
 
 def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path) -> None:
     """The dataset moves on while a run is stopped: it goes on with the commit that it began with."""
-    is_sent = False
+    is_sent = threading.Event()
 
-    def faults(request: object) -> Fault | None:
-        nonlocal is_sent
+    def faults(request: Request) -> Fault | None:
+        if not request.path.endswith("002.parquet") or not (tmp_path / "out" / "prepare.json").exists():
+            return None  # what comes before it is encoded meanwhile
         shard = tmp_path / "out" / "train_shard_0000.bin.part"
-        if not is_sent and shard.exists() and shard.stat().st_size:  # there is something to save
-            is_sent = True
+        while not (shard.exists() and shard.stat().st_size) and not server.closing.wait(0.01):
+            pass
+        if not is_sent.is_set():
+            is_sent.set()
             os.kill(os.getpid(), signal.SIGTERM)
-        return None
+        return Fault(stall=60)
 
     server.faults = faults
+    start = time.monotonic()
     with pytest.raises(Interrupted, match="the same command continues"):
         prepare(NAME, tmp_path / "out", quiet=True, workers=1)
+    assert time.monotonic() - start < 20, "reads hang, and nobody waits for them"
     server.faults = []
     write_parquet(hub_folder / "o" / "n" / "sample" / "10BT" / "000.parquet", ["another text"] * 9)
     server.commit("o/n")
@@ -175,12 +181,10 @@ def test_no_input_and_no_network(tmp_path) -> None:
 def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> None:
     """A network that stays away: the run saves, names the host, and the same command goes on later."""
     monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.5)
-    n_reads = 0
 
-    def faults(request: object) -> Fault | None:
-        nonlocal n_reads
-        n_reads += "/resolve/" in request.path  # type: ignore[attr-defined]
-        return Fault(status=503) if n_reads > 14 else None
+    def faults(request: Request) -> Fault | None:
+        is_begun = (tmp_path / "out" / "prepare.json").exists()
+        return Fault(status=503) if is_begun and request.path.endswith("002.parquet") else None
 
     server.faults = faults
     with pytest.raises(PrepareError, match="503") as caught:

@@ -107,13 +107,14 @@ def _find_remote(name: str, asked: str | None) -> list[Input]:
     """Describe the files behind a URL or a short name."""
     from ..remote.hub import list_remote
     from ..remote.ranges import RemoteReader
+    from ..remote.session import fetcher
 
     inputs = []
     for file in sorted(list_remote(name), key=lambda file: _natural_key(Path(file.url))):
         compression, suffix = suffixes(Path(urlsplit(file.url).path))
         format = asked or FORMAT_OF_SUFFIX.get(suffix)
         if format is None:
-            reader = cast(BinaryIO, RemoteReader(file.url, file.version, file.size, HEAD_BYTES))
+            reader = cast(BinaryIO, RemoteReader(fetcher(), file, HEAD_BYTES))
             format, compression = look(shown(file.url.partition("?")[0]), reader)
         inputs.append(Input(file.url, format, file.size, file.version, bool(compression), compression))
     return inputs

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import itertools
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ..support.errors import InputError, MemoryLimitError
 from ..support.model import Input, ReadOptions
@@ -38,6 +39,13 @@ MAX_BLOCK_ROWS = 50_000
 
 MAX_BATCH_ROWS, BATCH_BYTES = 16, 4096
 """How many rows are decoded at a time: this many, or of this much text on average. Few: any of them may be huge."""
+
+
+N_FOOTERS = 8
+"""Of how many files the footers are kept; some files are begun before their turn."""
+
+MAX_GAP_BYTES = 256 << 10
+"""What of other columns is fetched along so that one request brings several row groups: less than a request costs."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,12 @@ class Parquet:
 
     def read(self, block: Block) -> Batch:
         """Read the block's rows, or take the ones that it carries."""
-        if block.data is not None:
+        if block.data is not None and not isinstance(block.data, Chunks):
             return read_column(block.data, self.options)
-        metadata = _metadata(self.input)
-        first_rows = _first_rows(self.input)
-        groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
-        with open_file(self.input) as file, _damage_named(self.input, block.start, block.stop):
-            table = _open(file, metadata).read_row_groups(groups, [self.options.text_column], use_threads=False)
+        chunks = block.data or find_chunks(self, block)
+        with chunks.open(self.input) as file, _damage_named(self.input, block.start, block.stop):
+            parquet = _open(file, chunks.metadata)
+            table = parquet.read_row_groups(chunks.groups, [self.options.text_column], use_threads=False)
         _check_rows(self.input, block.start, block.stop, len(table))
         return read_column(take_text(table, self.options.text_column), self.options)
 
@@ -129,6 +136,11 @@ class Parquet:
         stop = first_row + info.num_rows
         with open_file(self.input) as file, _damage_named(self.input, start, stop):
             self._check_pages(file, chunk, first_row, stop)
+        _, end = _byte_range(chunk)
+        with (
+            open_file(self.input, is_stream=True, stop=end) as file,
+            _damage_named(self.input, start, stop),
+        ):
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
                 batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
                 row_groups=[group],
@@ -166,6 +178,85 @@ def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
             f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged (only {n_rows:,} rows are there)",
             "fetch the file again",
         )
+
+
+class Chunks(NamedTuple):
+    """What a block's worker needs of a file: its footer, row groups, and the bytes of their text columns.
+
+    `ranges` are where those are; `data` are what they hold, where they were fetched.
+    """
+
+    metadata: pq.FileMetaData
+    groups: list[int]
+    ranges: list[tuple[int, int]]
+    data: list[bytes] | None = None
+
+    def open(self, input: Input) -> BinaryIO:
+        """Open the file, or what was fetched of it."""
+        if self.data is None:
+            return open_file(input)
+        return cast(BinaryIO, _Fetched(input.size, self.ranges, self.data))
+
+
+class _Fetched(io.RawIOBase):
+    """A file of which only some ranges are here."""
+
+    def __init__(self, size: int, ranges: list[tuple[int, int]], data: list[bytes]) -> None:
+        self._size = size
+        self._ranges = ranges
+        self._data = data
+        self._position = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read from one of the ranges; `OSError` for a byte that is in none."""
+        start = self._position
+        stop = self._size if size is None or size < 0 else min(start + size, self._size)
+        at = bisect_right(self._ranges, start, key=lambda range: range[0]) - 1
+        if start >= stop:
+            return b""
+        if at < 0 or stop > self._ranges[at][1]:
+            raise OSError(f"bytes {start:,} to {stop:,} belong to no column of text")
+        self._position = stop
+        first = self._ranges[at][0]
+        return self._data[at][start - first : stop - first]
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Move to a byte."""
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+
+def find_chunks(source: Parquet, block: Block) -> Chunks:
+    """Return which bytes of the file a block needs; columns of text that are near one another make one range."""
+    metadata, first_rows = _metadata(source.input), _first_rows(source.input)
+    groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
+    column = _column_index(metadata, source)
+    ranges: list[tuple[int, int]] = []
+    for group in groups:
+        start, stop = _byte_range(metadata.row_group(group).column(column))
+        if not 0 <= start <= stop <= source.input.size:
+            raise InputError(f"{source.input.shown}: damaged: a column ends behind the file", "fetch the file again")
+        if ranges and 0 <= start - ranges[-1][1] <= MAX_GAP_BYTES:
+            start = ranges.pop()[0]
+        ranges.append((start, stop))
+    return Chunks(metadata, groups, ranges)
+
+
+def _byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    return start, start + chunk.total_compressed_size
 
 
 @contextlib.contextmanager
@@ -208,7 +299,7 @@ def _open(file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int 
     )
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=N_FOOTERS)
 def _metadata(input: Input) -> pq.FileMetaData:
     """Read the footer: large in files of many row groups, so it is kept for the blocks that follow."""
     try:
@@ -245,7 +336,7 @@ def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
     return leaves.index(".".join(field.name for field in found))
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
     metadata = _metadata(source.input)
@@ -256,7 +347,7 @@ def _text_sizes(source: Parquet) -> list[int]:
         return [decoded_bytes(file, metadata.row_group(i).column(column)) for i in range(metadata.num_row_groups)]
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=N_FOOTERS)
 def _first_rows(input: Input) -> list[int]:
     """Return the number of the first row of each row group."""
     metadata = _metadata(input)

@@ -7,14 +7,18 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
+from ..remote import session
 from ..support.errors import InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
 from .blocks import Block, Source
 from .codecs import CompressedFile
 from .standard_input import StandardInput, stdin_head
+
+if TYPE_CHECKING:
+    from ..remote.ranges import RemoteFile
 
 _SKIP_BYTES = 1 << 20
 HEAD_BYTES = 1 << 20
@@ -34,8 +38,8 @@ class StreamFull(Exception):
 class InputFile:
     """An input open for planning: reads at any place; of a stream only from the start of the next block on.
 
-    `start` is where a stream is taken up: what comes before is read and forgotten. No more than `max_held` bytes of it
-    are held for a block.
+    `start` is where a stream is taken up: what comes before is read and forgotten, unless the file begins there, as one
+    at a URL does (`begin`). No more than `max_held` bytes of it are held for a block.
     """
 
     def __init__(
@@ -45,14 +49,16 @@ class InputFile:
         start: int = 0,
         head: bytes = b"",
         max_held: int | None = None,
+        begin: int | None = None,
     ) -> None:
         self.input = input
+        self._is_stream = input.is_stream or begin is not None
         self._file = file
         self._max_held = max_held
         self._is_passing_over = False
         self._n_raw_done = 0
         self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
-        self._held_start = 0
+        self._held_start = begin or 0
         while input.is_stream and self._held_start < start:
             if not self.read_at(self._held_start, _SKIP_BYTES):
                 raise _shorter(input, self._held_start)
@@ -67,9 +73,14 @@ class InputFile:
         if not self.input.is_stdin:
             self._file.close()
 
+    @property
+    def first(self) -> int:
+        """The first byte that can be read."""
+        return self._held_start if self._is_stream else 0
+
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read up to `n_bytes` from `position`; less only at the end. Raises `StreamFull`."""
-        if not isinstance(self._file, CompressedFile) and not self.input.is_stream:
+        if not self._is_stream and not isinstance(self._file, CompressedFile):
             self._file.seek(position)
             return self._file.read(max(min(n_bytes, self.input.size - position), 0))
         if self._is_passing_over:
@@ -83,11 +94,6 @@ class InputFile:
             self._held += self._file.read(missing)
         return bytes(self._held[at : at + n_bytes])
 
-    @property
-    def first(self) -> int:
-        """The first byte that can still be read."""
-        return self._held_start if self.input.is_stream else 0
-
     def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
         """Find the end of a record that was read up to `position`, without holding it."""
         self._is_passing_over = True
@@ -98,7 +104,7 @@ class InputFile:
 
     def end(self) -> int:
         """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
-        if isinstance(self._file, CompressedFile) or self.input.is_stream:
+        if self._is_stream or isinstance(self._file, CompressedFile):
             return self._held_start + len(self._held)
         size = self._file.seek(0, os.SEEK_END)
         if size < self.input.size:
@@ -113,12 +119,13 @@ class InputFile:
     def block(self, source: Source, start: int, stop: int) -> Block:
         """Make the block of a byte range; of a stream, it takes its data along, unless they were passed over."""
         n_bytes = stop - start
-        if not self.input.is_stream:
+        if not self._is_stream:
             return Block(source, start, stop, n_bytes, n_bytes)
         data = self.read_at(start, n_bytes) if start >= self._held_start else None
         self._drop(stop - self._held_start)
-        n_raw = self._file.n_raw if isinstance(self._file, CompressedFile) else stop
-        n_input_bytes, self._n_raw_done = n_raw - self._n_raw_done, n_raw
+        n_input_bytes = n_bytes
+        if isinstance(self._file, CompressedFile):
+            n_input_bytes, self._n_raw_done = self._file.n_raw - self._n_raw_done, self._file.n_raw
         return Block(source, start, stop, n_bytes, n_input_bytes, data=data)
 
     def _drop(self, n_bytes: int) -> None:
@@ -134,7 +141,7 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
     if input.is_stream:
         return []
     blocks = []
-    with open_input(input) as file:
+    with open_input(input, is_stream=False) as file:
         for i in range(n):
             start = find_end(file, input.size * i // n) if i else 0
             stop = find_end(file, start + SAMPLE_BYTES)
@@ -194,26 +201,49 @@ def iter_record_blocks(
             start = stop
 
 
-def open_input(input: Input, start: int = 0, max_held: int | None = None) -> InputFile:
-    """Open an input for planning from `start` on; `InputError` says why it cannot be."""
+def open_input(input: Input, start: int = 0, max_held: int | None = None, is_stream: bool = True) -> InputFile:
+    """Open an input for planning from `start` on; `InputError` says why it cannot be.
+
+    What lies at a URL is read as a stream, in large ranges, unless any place of it is wanted.
+    """
     if input.is_stdin:
         return InputFile(input, cast(BinaryIO, StandardInput()), start, stdin_head(), max_held)
     if input.compression:
-        file = open_file(input, buffer_bytes=1 << 20)
+        file = open_file(input, is_stream=True)
         return InputFile(input, CompressedFile(file, input.shown, input.compression), start, max_held=max_held)
+    if input.is_remote and is_stream and session.current().is_streaming:
+        file = open_file(input, is_stream=True)
+        file.seek(start)
+        return InputFile(input, file, start, max_held=max_held, begin=start)
     return InputFile(input, open_file(input), start)
 
 
-def open_file(input: Input, buffer_bytes: int = 0) -> BinaryIO:
-    """Open an input's file; `InputError` says why it cannot be. Of a URL, `buffer_bytes` are read ahead."""
-    if input.is_remote:
-        from ..remote.ranges import RemoteReader  # it loads what speaks to networks
+def open_file(input: Input, buffer_bytes: int = 0, is_stream: bool = False, stop: int | None = None) -> BinaryIO:
+    """Open an input's file; `InputError` says why it cannot be.
 
-        return cast(BinaryIO, RemoteReader(input.path, input.fingerprint, input.size, buffer_bytes))
+    Of a URL, `buffer_bytes` are read at a time; a stream is read ahead, up to `stop`.
+    """
+    if input.is_remote:
+        return _open_remote(input, buffer_bytes, is_stream, stop)
     try:
         return Path(input.path).open("rb")
     except OSError as error:
         raise InputError(f"{input.path}: {error.strerror}", "check the path and its permissions") from None
+
+
+def _open_remote(input: Input, buffer_bytes: int, is_stream: bool, stop: int | None) -> BinaryIO:
+    fetcher = session.fetcher()
+    from ..remote.ranges import RemoteReader  # it loads what speaks to networks
+
+    ahead_bytes = session.current().ahead_bytes if is_stream else 0
+    return cast(BinaryIO, RemoteReader(fetcher, remote_file(input), buffer_bytes, ahead_bytes, stop))
+
+
+def remote_file(input: Input) -> RemoteFile:
+    """Return what the network's readers know an input by."""
+    from ..remote.ranges import RemoteFile
+
+    return RemoteFile(input.path, input.size, input.fingerprint)
 
 
 def read_block(block: Block) -> bytes:
@@ -222,9 +252,7 @@ def read_block(block: Block) -> bytes:
         return bytes(block.data)
     input = block.source.input
     if input.is_remote:
-        from ..remote.ranges import read_remote
-
-        return read_remote(input.path, input.fingerprint, input.size, block.start, block.stop)
+        return session.fetcher().read(remote_file(input), block.start, block.stop)
     with open_file(input) as file:
         file.seek(block.start)
         data = file.read(block.stop - block.start)
@@ -238,9 +266,9 @@ def check_unchanged(input: Input) -> None:
     if input.is_stdin or input.format == "demo":
         return
     if input.is_remote:
-        from ..remote.ranges import check_remote
+        from ..remote.hub import check_remote
 
-        return check_remote(input.path, input.fingerprint, input.size)
+        return check_remote(remote_file(input))
     try:
         info = Path(input.path).stat()
         now = (info.st_size, str(info.st_mtime_ns))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..memory.guard import HIGH_SHARE, MB, MemoryGuard
 from ..support.errors import MemoryLimitError
+from ..support.units import counted
 
 # Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
 BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 140 * MB}
@@ -18,9 +19,14 @@ TEXT_COST = 5
 
 WINDOW_BYTES_PER_WORKER = 12 << 20
 
+CONNECTION_BYTES, LEAST_CONNECTION_BYTES = 4 << 20, 1 << 20
+"""What is fetched ahead by each connection, where there is room for it; with less there are fewer connections."""
+
 
 class MemoryPlan(NamedTuple):
     """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so.
+
+    `fetch_bytes` may be fetched ahead, and wait for its turn, by `n_connections`.
 
     Of text that is encoded on a cluster only the ids come here: more of it may be in flight.
     """
@@ -32,12 +38,16 @@ class MemoryPlan(NamedTuple):
     cluster_window_bytes: int
     is_local: bool
     line: str
+    n_connections: int = 0
+    fetch_bytes: int = 0
 
 
 def plan_memory(
-    guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool, is_local: bool = True
+    guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool, is_local: bool = True, n_connections: int = 0
 ) -> MemoryPlan:
     """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
+
+    `n_connections` are wanted to fetch what lies behind a network, 0 where all is here.
 
     Raises `MemoryLimitError` when not even one worker fits.
     """
@@ -58,6 +68,9 @@ def plan_memory(
             "give it more with --memory, or free some",
         )
     spare = budget - base - fitting * each
+    fetch_bytes = max(min(n_connections * CONNECTION_BYTES, spare // 3), 0)
+    n_fitting = min(n_connections, max(fetch_bytes // LEAST_CONNECTION_BYTES, 1))
+    spare -= fetch_bytes
     window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
     limit = guard.limits[0]
     line = (
@@ -73,4 +86,10 @@ def plan_memory(
         line += f" (of {n_workers}: the budget has room for no more)"
     if engine == "auto" and candidates == ["tiktoken"]:
         line += " (pip install gigatoken: it is several times as fast)"
-    return MemoryPlan(candidate, fitting, window, (spare + each) // TEXT_COST, (budget - base) // 4, is_local, line)
+    if n_connections:
+        line += f"; {counted(n_fitting, 'connection')}, up to {fetch_bytes / MB:,.0f} MB fetched ahead"
+        line += f" (of {n_connections}: the budget has room for no more)" if n_fitting < n_connections else ""
+    max_document_bytes, cluster_window_bytes = (spare + each) // TEXT_COST, (budget - base) // 4
+    return MemoryPlan(
+        candidate, fitting, window, max_document_bytes, cluster_window_bytes, is_local, line, n_fitting, fetch_bytes
+    )

@@ -6,14 +6,16 @@ import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..inputs.blocks import Source
 from ..inputs.discover import as_names, find_inputs
 from ..inputs.sources import make_sources
 from ..memory.guard import MemoryGuard
+from ..remote import session
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RecordError
 from ..tokenizer.ids import Ids
-from .ahead import count_ahead, iter_blocks
-from .budget import plan_memory
+from .budget import MemoryPlan, plan_memory
+from .fetch import iter_blocks
 from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, count_workers, local_executor, map_ordered
 from .settings import Settings
 from .worker import encode_block
@@ -28,6 +30,7 @@ def iter_ids(
     skip_bad: bool = False,
     engine: str = "auto",
     workers: int | None = None,
+    connections: int = session.DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
     format: str | None = None,
 ) -> Iterator[Ids]:
@@ -46,14 +49,22 @@ def iter_ids(
     Raises `InputError` for what cannot be read, `EngineError` where the fast engine is not exact.
     """
     settings = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
-    found = find_inputs(as_names(inputs), format)
-    has_parquet = any(input.format == "parquet" for input in found)
-    plan = plan_memory(MemoryGuard(memory), engine, count_workers(workers), has_parquet)
-    sources = make_sources(found, settings.read_options(plan.max_document_bytes))
+    with session.session(connections) as network:
+        found = find_inputs(as_names(inputs), format)
+        has_parquet = any(input.format == "parquet" for input in found)
+        n_connections = connections if any(input.is_remote for input in found) else 0
+        plan = plan_memory(
+            MemoryGuard(memory), engine, count_workers(workers), has_parquet, n_connections=n_connections
+        )
+        network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
+        yield from _iter_encoded(make_sources(found, settings.read_options(plan.max_document_bytes)), plan)
+
+
+def _iter_encoded(sources: Sequence[Source], plan: MemoryPlan) -> Iterator[Ids]:
     cancel = Cancel()
     encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel)
     window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
-    blocks = iter_blocks(sources, 0, count_ahead(sources, plan.n_workers), window.max_bytes, cancel)
+    blocks = iter_blocks(sources, 0, plan.n_workers, window.max_bytes, cancel)
     with local_executor(plan.n_workers) as pool:
         try:
             for _, encoded in map_ordered(pool, encode, blocks, window, lambda: None):

@@ -10,14 +10,26 @@ from typing import Any, TextIO
 from ..memory import guard
 from ..output.manifest import State
 from ..support.units import format_duration
+from .fetch import Supply
 
 FIRST_SECONDS, EVERY_SECONDS, BAR_SECONDS = 2.0, 10.0, 0.2
+NETWORK_SECONDS = 1.0
 
 
 class Progress:
     """Prints where a run stands: at most every 10 s in a log, in place on a terminal."""
 
-    def __init__(self, state: State, total_bytes: int, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        total_bytes: int,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        supply: Supply | None = None,
+    ) -> None:
+        self._supply = supply or Supply()
+        self._said = ""
+        self._supplied = (time.monotonic(), 0.0, self._supply.n_network_bytes)
         self._state = state
         self._total = total_bytes
         self._quiet = quiet
@@ -71,7 +83,21 @@ class Progress:
             f"{n_tokens / 1e6:,.1f}M tokens, {(state.text_bytes - self._n_text_before) / elapsed / 1e6:,.0f} MB/s, "
             f"{(n_tokens - self._n_before) / elapsed / 1e6:,.1f}M tokens/s, shard {len(state.shard_sha256)}"
         )
-        return f"{text}, {guard.used_bytes() / 1e6:,.0f} MB memory"
+        return f"{text}{self._network(now)}, {guard.used_bytes() / 1e6:,.0f} MB memory"
+
+    def _network(self, now: float) -> str:
+        """Say what came over the network since the last time, and what the run waits for; "" where all is here."""
+        then, waited_before, bytes_before = self._supplied
+        waited, n_bytes = self._supply.waited_seconds, self._supply.n_network_bytes
+        if not n_bytes:
+            return ""
+        if now - then >= NETWORK_SECONDS:
+            share, rate = (waited - waited_before) / (now - then), (n_bytes - bytes_before) / (now - then)
+            what = "network" if share > 0.5 else "processors"
+            self._said = f", {rate / 1e6:,.0f} MB/s over the network (waiting for the {what})"
+            self._said = ""
+        self._supplied = (now, waited, n_bytes)
+        return self._said
 
     def _make_bar(self) -> Any:
         try:

@@ -28,9 +28,9 @@ from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
 from ..tokenizer.gpt2 import EOT_ID
 from . import report
-from .ahead import count_ahead, iter_blocks
 from .budget import TEXT_COST, MemoryPlan
 from .failures import explain
+from .fetch import Supply, count_ahead, iter_blocks
 from .progress import Progress
 from .schedule import Window, Workers, local_executor, map_ordered
 from .settings import Settings
@@ -117,9 +117,10 @@ class Run:
             lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
             plan.cluster_window_bytes if self._cluster else window_bytes,
         )
-        blocks = iter_blocks(sources, self._state.offset, n_ahead, plan.window_bytes, cancel)
+        supply = Supply()
+        blocks = iter_blocks(sources, self._state.offset, plan.n_workers, plan.window_bytes, cancel, supply)
         total = sum(source.input.size for source in self._sources)
-        progress = Progress(self._state, total, quiet=self._quiet)
+        progress = Progress(self._state, total, quiet=self._quiet, supply=supply)
         with (
             ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.layout) as writer,
             ChangeLog(self._folder, self._state) as changes,

@@ -1,138 +1,199 @@
-"""Connections that are used again: each thread keeps one to each server. Reads hear that the run ends.
+"""HTTP by urllib3: pooled connections that can be closed from outside, redirects that are seen, a token kept home.
 
-urllib makes a connection for each request, which costs several round trips where it is encrypted; a run has one request
-for each few hundred kB. A server may close a connection that waits: then the request is sent once more by a new one.
+The token goes to HF_ENDPOINT's own scheme, host and port, and never to where that redirects; a login in an address goes
+to that address's server. Only http and https are followed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import socket
 import ssl
 import threading
-import time
-import urllib.request
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+import weakref
+from collections.abc import Mapping
 from typing import Any
-from urllib.error import URLError
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-from ..support.cancel import TICK_SECONDS
-from ..support.waiting import check
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
-_thread = threading.local()
+from ..support.errors import InputError
+from ..support.redact import shown
+from ..support.version import __version__
+from . import retry
+from .retry import Answer, Pacing, Refused
 
-IDLE_SECONDS = 30.0
-"""A connection that was not used for so long is not tried any more."""
+MAX_REDIRECTS = 8
 
-
-class _Ticking:
-    """A socket that looks up now and then while it waits for data, and gives up after `limit` seconds."""
-
-    limit = 0.0
-
-    def recv_into(self, *args: Any, **options: Any) -> int:
-        end = time.monotonic() + self.limit
-        while True:
-            try:
-                return super().recv_into(*args, **options)  # type: ignore[misc,no-any-return]
-            except TimeoutError:
-                check()
-                if time.monotonic() >= end:
-                    raise
+MAX_KEPT = 256
+"""How many connections to a server are kept: more than there are ever."""
 
 
-class _Socket(_Ticking, socket.socket):
-    pass
+class Response:
+    """An answer that is a success, its body not read yet; `linked_etag` is what redirects said of the file."""
+
+    def __init__(self, url: str, answer: urllib3.BaseHTTPResponse, linked_etag: str) -> None:
+        self.url = url
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+        self.linked_etag = answer.headers.get("X-Linked-Etag") or linked_etag
+        self._answer = answer
+
+    def __enter__(self) -> Response:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._answer.length_remaining != 0:
+            self._answer.close()  # what is left of one answer is never taken for the next
+        self._answer.release_conn()
+
+    def read_some(self, n_bytes: int) -> bytes:
+        """Return what has come, up to `n_bytes`; b"" at the end."""
+        return self._answer.read1(n_bytes)
+
+    @property
+    def etag(self) -> str:
+        """The file's ETag, the Hub's own rather than a CDN's; "" where there is none."""
+        return (self.linked_etag or self.headers.get("ETag") or "").removeprefix("W/").strip('"')
 
 
-class _SSLSocket(_Ticking, ssl.SSLSocket):
-    pass
+class Connections:
+    """The pools of all servers."""
 
+    def __init__(self, pacing: Pacing) -> None:
+        self._pacing = pacing
+        self._lock = threading.Lock()
+        self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
+        self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
 
-class _Connections(dict[tuple[str, ...], tuple[HTTPConnection, HTTPResponse, float]]):
-    """A thread's connections by server, each with its last answer and when that came; closed when the thread ends."""
+    def send(
+        self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None, limit: float = 60.0
+    ) -> Response:
+        """Open an address once, redirects followed; a server that wants to be left alone is left alone up to `limit` s.
 
-    def __del__(self) -> None:
-        for connection, response, _ in self.values():
-            if response.isclosed():  # else it was handed to another thread, and keeps the socket until it is read
-                connection.close()
+        Raises `Refused` for what is no success, urllib3's errors and `OSError` for what fails on the way.
+        """
+        begun, linked_etag = url, ""
+        for _ in range(MAX_REDIRECTS):
+            answer = self._send_once(url, method, headers or {}, limit)
+            linked_etag = answer.headers.get("X-Linked-Etag") or linked_etag
+            location = answer.get_redirect_location()
+            if not location:
+                if answer.status >= 300:
+                    with Response(url, answer, ""):
+                        is_stale = answer.status == 403 and is_hub(begun) and not is_hub(url)
+                        raise Refused(Answer(answer.status, answer.headers, is_hub(url), is_stale))
+                return Response(url, answer, linked_etag)
+            with Response(url, answer, ""):
+                if (
+                    answer.headers.get("Content-Length", "").isdecimal()
+                    and int(answer.headers["Content-Length"]) < 65536
+                ):
+                    answer.drain_conn()  # then the connection can be used again
+            url = urljoin(url, location)
+        raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
 
-
-class KeepAlive(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """What opens http:// and https:// for urllib."""
-
-    def __init__(self) -> None:
-        context = ssl.create_default_context()
-        context.set_alpn_protocols(["http/1.1"])
-        context.sslsocket_class = _SSLSocket
-        super().__init__(context=context)
-        self._ssl_context = context
-
-    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        """Send a request by a connection that is there, or a new one; the answer is not read yet."""
-        if not hasattr(_thread, "connections"):
-            _thread.connections = _Connections()
-        connections: _Connections = _thread.connections
-        headers = {name.title(): value for name, value in {**req.headers, **req.unredirected_hdrs}.items()}
-        tunnel = getattr(req, "_tunnel_host", None)  # behind a proxy: `host` is the proxy's then
-        login = {"Proxy-Authorization": headers.pop("Proxy-Authorization", "")} if tunnel else {}
-        server = (req.type, req.host, tunnel or "")
-        response = None
-        if kept := _take(connections, server):
-            connection = kept
-            try:
-                response = _exchange(connection, req, headers)
-            except TimeoutError:
-                connection.close()
-                raise
-            except (OSError, HTTPException):  # it was closed while nobody used it
-                connection.close()
-        if response is None:
-            connection = self._connect(req, tunnel, {name: value for name, value in login.items() if value})
-            try:
-                response = _exchange(connection, req, headers)
-            except BaseException:
-                connection.close()
-                raise
-        connections[server] = (connection, response, time.monotonic())
-        return response
-
-    https_open = http_open
-
-    def _connect(self, req: urllib.request.Request, tunnel: str | None, login: dict[str, str]) -> HTTPConnection:
-        assert req.host and req.timeout
-        if req.type == "https":
-            connection: HTTPConnection = HTTPSConnection(req.host, timeout=req.timeout, context=self._ssl_context)
-        else:
-            connection = HTTPConnection(req.host, timeout=req.timeout)
+    def _send_once(self, url: str, method: str, headers: Mapping[str, str], limit: float) -> urllib3.BaseHTTPResponse:
+        if urlsplit(url).scheme.lower() not in ("http", "https"):
+            raise InputError(
+                f"{shown(url)}: the server leads there: only http and https are followed", "check the name"
+            )
+        address, login = _part_login(url)
+        sent = {"Accept-Encoding": "identity", "User-Agent": f"fineweb_stream/{__version__}", **headers, **login}
+        if is_hub(url):
+            sent |= _hub_headers()
+        timeout = urllib3.Timeout(connect=retry.TIMEOUT_SECONDS, read=retry.TIMEOUT_SECONDS)
+        options: Any = {"headers": sent, "timeout": timeout, "redirect": False, "retries": False}
+        manager = self._manager(address)
+        self._pacing.enter(url, limit)
+        answer = None
         try:
-            if tunnel:
-                connection.set_tunnel(tunnel, headers=login)
-            connection.connect()
-            if not isinstance(connection.sock, _SSLSocket):
-                connection.sock = _Socket(fileno=connection.sock.detach())
-        except OSError as error:
-            connection.close()
-            raise URLError(error) from None  # as urllib does: an error of a certificate is also a ValueError
-        return connection
+            try:
+                answer = manager.request(method, address, preload_content=False, decode_content=False, **options)
+            except urllib3.exceptions.ProtocolError:  # a server may close a connection that waits: by a new one, then
+                self._pacing.check()
+                answer = manager.request(method, address, preload_content=False, decode_content=False, **options)
+        finally:
+            self._pacing.leave(url, answer.headers if answer else None)
+        return answer
+
+    def _manager(self, url: str) -> urllib3.PoolManager:
+        parts = urlsplit(url)
+        proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
+        proxy = proxies.get(parts.scheme.lower()) or proxies.get("all") or ""
+        with self._lock:
+            if proxy not in self._managers:
+                self._managers[proxy] = self._make_manager(proxy)
+            return self._managers[proxy]
+
+    def _make_manager(self, proxy: str) -> urllib3.PoolManager:
+        options: Any = {"maxsize": MAX_KEPT, "ssl_context": ssl.create_default_context()}
+        if proxy:
+            address, login = _part_login(proxy if "://" in proxy else f"http://{proxy}")
+            headers = {"Proxy-Authorization": login["Authorization"]} if login else {}
+            manager: urllib3.PoolManager = urllib3.ProxyManager(address, proxy_headers=headers, **options)
+        else:
+            manager = urllib3.PoolManager(**options)
+        pools: dict[str, Any] = manager.pool_classes_by_scheme
+        manager.pool_classes_by_scheme = {
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": self._tracked(pool.ConnectionCls)})
+            for scheme, pool in pools.items()
+        }
+        return manager
+
+    def _tracked(self, base: Any) -> type[HTTPConnection | HTTPSConnection]:
+        """Return a class of connections that are known here once they are made: reads of them can be ended."""
+        opened = self._opened
+
+        class Tracked(base):  # type: ignore[misc]
+            def connect(self) -> None:
+                super().connect()
+                opened.add(self)
+
+        return Tracked
+
+    def close(self) -> None:
+        """End all reads that are under way, and close what is idle."""
+        for connection in list(self._opened):
+            sock: Any = connection.sock
+            with contextlib.suppress(OSError, AttributeError, TypeError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        for manager in self._managers.values():
+            manager.clear()
 
 
-def _take(connections: _Connections, server: tuple[str, ...]) -> HTTPConnection | None:
-    """Return the connection to a server if it is fit for another request."""
-    if server not in connections:
-        return None
-    connection, response, since = connections.pop(server)
-    # An answer in chunks has no length: whether all of it was read cannot be seen.
-    if connection.sock and response.length == 0 and time.monotonic() - since < IDLE_SECONDS:
-        return connection
-    connection.close()
-    return None
+def _part_login(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its login, and the header that says it."""
+    parts = urlsplit(url)
+    login, at, server = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    user, _, password = login.partition(":")
+    headers = urllib3.make_headers(basic_auth=f"{unquote(user)}:{unquote(password)}")
+    return parts._replace(netloc=server).geturl(), {"Authorization": headers["authorization"]}
 
 
-def _exchange(connection: HTTPConnection, req: urllib.request.Request, headers: dict[str, str]) -> HTTPResponse:
-    assert isinstance(connection.sock, _Socket | _SSLSocket) and req.timeout
-    connection.sock.limit = req.timeout
-    connection.sock.settimeout(min(TICK_SECONDS, req.timeout))
-    connection.request(req.get_method(), req.selector, headers=headers)
-    response = connection.getresponse()
-    response.url, response.msg = req.full_url, response.reason  # type: ignore[assignment]  # as urllib does
-    return response
+def endpoint() -> str:
+    """Return where the Hub is, by HF_ENDPOINT."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def is_hub(url: str) -> bool:
+    """Tell whether an address is of the Hub's own scheme, host and port: only there the token may go."""
+    return urlsplit(url)[:2] == urlsplit(endpoint())[:2]
+
+
+def _hub_headers() -> dict[str, str]:
+    """Return the header that logs in to the Hub, with the token from wherever huggingface_hub keeps it; {} for none."""
+    try:
+        from huggingface_hub import get_token
+    except ImportError:  # an address of the Hub's may be read without it, if all may
+        return {}
+    token = get_token()
+    if token and not re.fullmatch("[!-~]+", token):  # the HTTP client would show it in its error
+        raise InputError("the Hub's token has characters that no token has", "set HF_TOKEN anew, or: hf auth login")
+    return {"Authorization": f"Bearer {token}"} if token else {}

@@ -5,8 +5,9 @@
     https://...                                 one file
     s3://... gs://... and any other scheme      a file, folder or glob, by fsspec
 
-The Hub and the web are read with the standard library alone: huggingface_hub is not needed, and nothing lands in a
-cache. Only the other schemes need a package. Not covered: writing, and what is on the Hub but in no dataset.
+Tokens and addresses are huggingface_hub's. Its listing sends the token wherever the Hub names the next page, and reads
+answers of any length: so the two questions that are asked of the Hub are asked here. Not covered: writing, and what is
+on the Hub but in no dataset.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from email.message import Message
-from http.client import HTTPResponse
-from typing import Any
-from urllib.error import HTTPError
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from ..support.errors import InputError, RemoteError
 from ..support.redact import shown
-from ..support.waiting import pause
-from . import retry
-from .retry import Patience, Waiter, endpoint, send, with_patience
+from . import session
+
+if TYPE_CHECKING:
+    from .ranges import Fetcher, RemoteFile
+    from .retry import Patience
+
+MAX_PAGE_BYTES, MAX_PAGES, PAGE_SECONDS = 16 << 20, 10_000, 120.0
+"""The largest answer of the Hub's, the most that a listing has, and how long one may take, however it trickles."""
 
 CORPORA = {"fineweb": "fineweb", "fineweb-edu": "fineweb-edu", "fineweb-2": "fineweb-2"}
 """Short names of datasets of HuggingFaceFW; after a colon: sample-10BT, CC-MAIN-2024-10; fineweb-2: a language."""
@@ -38,15 +41,6 @@ SUFFIXES = re.compile(r"\.(parquet|(jsonl|ndjson|json|txt)(\.(gz|zst|xz|bz2))?)$
 _SHORT = re.compile(rf"({'|'.join(CORPORA)})(?::([\w-]*))?")
 _HF = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/convert/[^/]+|refs/pr/\d+|[^/]+))?(?:/(.*))?")
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """One file: where it is read, its size in bytes, and what tells its version (a hash, an ETag or a time; or "")."""
-
-    url: str
-    size: int
-    version: str
 
 
 def is_remote(name: str) -> bool:
@@ -82,36 +76,72 @@ def may_stand_for(name: str, url: str) -> bool:
     return "://" in folder and (url == folder or url.startswith(f"{folder}/"))
 
 
-def list_remote(name: str, revision: str | None = None, wait: Waiter = pause) -> list[RemoteFile]:
+def list_remote(name: str, revision: str | None = None) -> list[RemoteFile]:
     """Return the files behind a name that `is_remote`, in no order; `revision` is for the Hub, `main` by default.
 
     Raises `InputError` when there is none or it may not be read, `RemoteError` when no server answers.
     """
     name = _expand_short(name)
-    scheme = name.partition("://")[0].lower()
-    if scheme == "hf":
-        return _list_hub(name, revision, wait)
-    if scheme in ("http", "https"):
-        if re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/"):
-            raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
-        return [_describe_http(name, wait)]
-    return _list_fsspec(name)
+    if not is_web(name) and not name.lower().startswith("hf://"):
+        return session.fetcher().result(session.fetcher().submit(lambda: _list_fsspec(name)))
+    if is_web(name) and (re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/")):
+        raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
+    from . import retry
+
+    fetcher = session.fetcher()
+    address = name if is_web(name) else endpoint_of(name)
+    patience = retry.Patience(address, fetcher.pacing, retry.CONTACT_SECONDS)
+    if is_web(name):
+        return fetcher.result(fetcher.submit(lambda: [_describe_http(name, fetcher, patience)]), patience)
+    return fetcher.result(fetcher.submit(lambda: _list_hub(name, revision, fetcher, patience)), patience)
 
 
-def get_json(url: str, wait: Waiter, limit: float | None = None) -> tuple[Any, str | None]:
-    """Return what an address of the API answers, and the address of the next page."""
-    patience = Patience(url, wait, limit)
+def check_remote(file: RemoteFile) -> None:
+    """Raise `InputError` when a file is not what it was when it was listed; one pinned on the Hub always is."""
+    from .ranges import CHANGED
 
-    def attempt() -> tuple[bytes, Message]:
-        with send(url, patience) as response:
-            return response.read(), response.headers
+    if not file.url.startswith("hf://"):
+        (now,) = list_remote(file.url)
+        if (now.size, now.version) != (file.size, file.version):
+            raise InputError(f"{shown(file.url)}: changed (it had {file.size:,} bytes, now {now.size:,})", CHANGED)
 
-    body, headers = with_patience(url, patience, attempt)
+
+def is_web(url: str) -> bool:
+    """Tell whether a URL is read by HTTP itself."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+def get_json(url: str, kind: type, fetcher: Fetcher, patience: Patience) -> tuple[Any, str]:
+    """Return what an address of the API answers, of a `kind`, and the address of the next page, "" for none."""
+    from .retry import with_patience
+
+    end = time.monotonic() + PAGE_SECONDS
+
+    def attempt() -> tuple[bytes, Mapping[str, str]]:
+        body = bytearray()
+        with fetcher.connections.send(url, limit=max(patience.left, 0)) as response:
+            patience.answered()
+            while piece := response.read_some(1 << 16):
+                body += piece
+                patience.progressed()
+                fetcher.check()
+                if len(body) > MAX_PAGE_BYTES or time.monotonic() > end:
+                    raise InputError(f"{shown(url)}: the answer does not end", "check HF_ENDPOINT")
+        return bytes(body), response.headers
+
+    body, headers = with_patience(url, patience, fetcher.pacing, attempt)
     following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("Link", ""))
     try:
-        return json.loads(body), following and urljoin(url, following[1])
-    except ValueError:
-        raise InputError(f"{shown(url)}: this is not the Hub's answer", "check HF_ENDPOINT") from None
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, kind):
+        raise _no_answer(url)
+    return found, urljoin(url, following[1]) if following else ""
+
+
+def _no_answer(url: str) -> InputError:
+    return InputError(f"{shown(url)}: this is not the Hub's answer", "check HF_ENDPOINT")
 
 
 def _expand_short(name: str) -> str:
@@ -143,42 +173,82 @@ def _parse_hub(url: str) -> tuple[str, str | None, str]:
     return match[1], match[2] and unquote(match[2]), (match[3] or "").strip("/")
 
 
-def hub_address(url: str) -> str:
-    """Return where the Hub serves a file."""
+def endpoint_of(url: str) -> str:
+    """Return the Hub's own address, once it is known that `url` names a dataset there."""
+    from .connections import endpoint
+
+    _parse_hub(url)
+    return endpoint()
+
+
+def address_of(url: str) -> str:
+    """Return where a file is asked for: the Hub's address of it, or its own."""
+    if not url.startswith("hf://"):
+        return url
     repo, sha, path = _parse_hub(url)
-    return f"{endpoint()}/datasets/{repo}/resolve/{quote(sha or 'main', safe='')}/{quote(path)}"
+    return _hub().hf_hub_url(repo, path, repo_type="dataset", revision=sha, endpoint=endpoint_of(url))  # type: ignore[no-any-return]
 
 
-def _list_hub(url: str, revision: str | None, wait: Waiter) -> list[RemoteFile]:
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise InputError("reading from the Hub needs huggingface_hub", "pip install huggingface_hub urllib3") from None
+    return huggingface_hub
+
+
+def _list_hub(url: str, revision: str | None, fetcher: Fetcher, patience: Patience) -> list[RemoteFile]:
+    from .ranges import RemoteFile
+
     repo, named_revision, path = _parse_hub(url)
-    api = f"{endpoint()}/api/datasets/{repo}"
+    _hub()
+    api = f"{endpoint_of(url)}/api/datasets/{repo}"
     branch = quote(named_revision or revision or "main", safe="")
-    sha = get_json(f"{api}/revision/{branch}?expand[]=sha", wait, retry.CONTACT_SECONDS)[0]["sha"]
+    info = get_json(f"{api}/revision/{branch}?expand[]=sha", dict, fetcher, patience)[0]
+    sha = str(info.get("sha"))
+    if not re.fullmatch("[0-9a-f]{40,64}", sha):
+        raise _no_answer(api)
+    tree = f"{api}/tree/{sha}"
     folder, pattern = _split_glob(path)
     try:
         is_wanted = re.compile(_glob_regex(path)).fullmatch if pattern else SUFFIXES.search
-        entries = list(_tree(f"{api}/tree/{sha}", folder, not pattern or "/" in pattern or "**" in pattern, wait))
+        is_deep = not pattern or "/" in pattern or "**" in pattern
+        found = list(_tree(tree, folder, is_deep, fetcher, patience))
     except re.error as error:
         raise InputError(f"{url}: not a pattern ({error})", "*, ?, ** for any folders, [a-z]") from None
     except InputError as error:
         if pattern or not path or "HTTP 404" not in error.message:
             raise
         try:  # no folder: a file in the folder above, or nothing
-            entries = list(_tree(f"{api}/tree/{sha}", path.rpartition("/")[0], False, wait))
+            found = list(_tree(tree, path.rpartition("/")[0], False, fetcher, patience))
         except InputError:
-            entries = []
+            found = []
         is_wanted = re.compile(re.escape(path)).fullmatch
-    files = [entry for entry in entries if entry["type"] == "file" and is_wanted(entry["path"])]
+    files = [(name, size, oid) for name, size, oid in found if is_wanted(name)]
     if not files:
         raise nothing_there(url)
-    return [RemoteFile(f"hf://datasets/{repo}@{sha}/{e['path']}", e["size"], (e.get("lfs") or e)["oid"]) for e in files]
+    return [RemoteFile(f"hf://datasets/{repo}@{sha}/{name}", size, oid) for name, size, oid in files]
 
 
-def _tree(api: str, folder: str, is_recursive: bool, wait: Waiter) -> Iterator[dict[str, Any]]:
-    following: str | None = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
-    while following:
-        page, following = get_json(following, wait)
-        yield from page
+def _tree(
+    api: str, folder: str, is_recursive: bool, fetcher: Fetcher, patience: Patience
+) -> Iterator[tuple[str, int, str]]:
+    """Yield path, size and hash of each file of a folder."""
+    following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
+    for _ in range(MAX_PAGES):
+        page, following = get_json(following, list, fetcher, patience)
+        try:
+            for entry in page:
+                if entry["type"] == "file":
+                    name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
+                    if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
+                        raise TypeError
+                    yield name, size, oid
+        except (KeyError, TypeError, AttributeError):
+            raise _no_answer(api) from None
+        if not following:
+            return
+    raise InputError(f"{shown(api)}: the listing does not end", "check HF_ENDPOINT")
 
 
 def _split_glob(path: str) -> tuple[str, str]:
@@ -204,37 +274,33 @@ def _glob_regex(pattern: str) -> str:
     )
 
 
-def _describe_http(url: str, wait: Waiter) -> RemoteFile:
+def _describe_http(url: str, fetcher: Fetcher, patience: Patience) -> RemoteFile:
     """Ask for size and version without the content; some servers (and signed addresses) answer only GET."""
+    from .ranges import RemoteFile
+    from .retry import Refused, with_patience
+
     if not urlsplit(url).hostname:
         raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
-    patience = Patience(url, wait, limit=retry.CONTACT_SECONDS)
 
     def attempt() -> RemoteFile:
+        size = ""
         try:
-            with send(url, patience, method="HEAD") as response:
-                size: str = response.headers.get("Content-Length", "")
-        except HTTPError as error:
-            if error.code not in (400, 401, 403, 405, 501):
+            with fetcher.connections.send(url, "HEAD") as response:
+                size = response.headers.get("Content-Length", "")
+        except Refused as error:
+            if error.args[0].status not in (400, 401, 403, 405, 501):
                 raise
-            size = ""
         if not size:
-            with send(url, patience, Range="bytes=0-0") as response:
+            with fetcher.connections.send(url, headers={"Range": "bytes=0-0"}) as response:
                 field = "Content-Range" if response.status == 206 else "Content-Length"
                 size = response.headers.get(field, "").rpartition("/")[2]
-        if not size.isdecimal():
+        if not re.fullmatch(r"\d{1,18}", size):
             raise InputError(
                 f"{shown(url)}: the server does not say how long it is", "fetch it and name the local copy"
             )
-        return RemoteFile(url, int(size), find_etag(response) or response.headers.get("Last-Modified", ""))
+        return RemoteFile(url, int(size), response.etag or response.headers.get("Last-Modified", ""))
 
-    return with_patience(url, patience, attempt)
-
-
-def find_etag(response: HTTPResponse) -> str:
-    """Return a file's ETag, the Hub's own rather than a CDN's; "" where there is none."""
-    value = response.headers.get("X-Linked-Etag") or response.headers.get("ETag") or ""
-    return value.removeprefix("W/").strip('"')
+    return with_patience(url, patience, fetcher.pacing, attempt)
 
 
 def find_filesystem(url: str) -> tuple[Any, str]:
@@ -267,7 +333,21 @@ def fsspec_errors(url: str) -> Iterator[None]:
         raise ConnectionError(0, f"{type(error).__name__}: {error}") from None
 
 
+def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
+    """Return a range of a file that fsspec reads."""
+    from .ranges import CHANGED
+
+    fs, path = find_filesystem(file.url)
+    with fsspec_errors(file.url):
+        data = bytes(fs.cat_file(path, start=start, end=stop))
+    if len(data) != stop - start:
+        raise InputError(f"{shown(file.url)}: ends at byte {start + len(data):,}", CHANGED)
+    return data
+
+
 def _list_fsspec(url: str) -> list[RemoteFile]:
+    from .ranges import RemoteFile
+
     fs, path = find_filesystem(url)
     url = url.rstrip("/")
     root = url.removesuffix(path)  # with the host that some schemes have before the path

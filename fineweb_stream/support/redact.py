@@ -15,6 +15,10 @@ _SECRET = re.compile(
 )
 
 
+# A login; a password with a / that nobody escaped looks like a port that is no number.
+_LOGIN = re.compile(r"^([^:]+://)(?:[^/]*@|[^/@:]*:(?!\d+/).*@)")
+
+
 def shown(name: str) -> str:
     """Return a name for messages: on one line, nothing in it that steers a terminal; of a URL, no login and no query.
 
@@ -33,13 +37,15 @@ def kept(name: str) -> str:
     if "://" not in name:
         return name
     if not _is_web(name):
-        return re.sub(r"^([^:]+://[^/@:]*:)[^/]*@", r"\1...@", name)
+        return re.sub(r"^([^:]+://[^/@:]*:)(?:[^/]*@|(?=\D).*@)", r"\1...@", _hide_parameters(name))
     query = name.partition("#")[0].partition("?")[2]
     return _without_secrets(name) + ("?" + "&".join(map(_kept_parameter, query.split("&"))) if query else "")
 
 
 def _without_secrets(url: str) -> str:
-    return re.sub(r"^([^:]+://)[^/]*@", r"\1", re.split("[?#]", url)[0] if _is_web(url) else url)
+    if _is_web(url):
+        return re.split("[?#]", _LOGIN.sub(r"\1", url))[0]
+    return _LOGIN.sub(r"\1", _hide_parameters(url))
 
 
 def _kept_parameter(parameter: str) -> str:
@@ -49,6 +55,11 @@ def _kept_parameter(parameter: str) -> str:
     if _SECRET.fullmatch(name):
         return f"{name}=..."
     return f"{name}={hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+
+
+def _hide_parameters(name: str) -> str:
+    """Leave out the values of parameters that are secrets: elsewhere than on the web a ? may be a wildcard."""
+    return re.sub(r"(?<=[?&;])([\w-]+)=[^&;#]*", lambda m: f"{m[1]}=..." if _SECRET.fullmatch(m[1]) else m[0], name)
 
 
 def _is_web(name: str) -> bool:

@@ -1,0 +1,290 @@
+"""The stage before the workers: inputs are cut into blocks, and what lies behind a network is fetched ahead.
+
+Each input is cut by a thread of its own: the main thread never waits for a pipe or a network. Streams are read ahead,
+several at once, so that decompression does not wait for its turn. Of parquet at a URL the bytes that a block needs are
+asked for as soon as the block is known and there is room for them: a worker never waits for a network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
+
+from ..inputs.blocks import Block, Source
+from ..inputs.parquet import Parquet, find_chunks
+from ..inputs.storage import check_unchanged, remote_file
+from ..remote import session
+from ..support.cancel import NEVER, TICK_SECONDS, Cancel
+from ..support.waiting import until
+
+T = TypeVar("T")
+
+JOIN_SECONDS = 5.0
+"""How long a thread is waited for at the end: on Windows nothing ends the read of a silent pipe."""
+
+STREAM_DEPTH, FETCH_DEPTH = 3, 1000
+"""How many blocks of a stream wait ready; how many of a parquet file are asked for, where there is room for them."""
+
+PARQUET_AHEAD = 4
+"""How many parquet files at URLs are begun at once, so that no one waits for a footer."""
+
+
+class Piece(NamedTuple, Generic[T]):
+    """An item, what it takes while it waits (bytes), and what begins to fetch what takes its place, if anything."""
+
+    item: T
+    n_bytes: int
+    begin: Callable[[], Future[T]] | None = None
+
+
+class _Room:
+    """What may wait in all readers together: `max_bytes`, and one item of the reader whose turn it is.
+
+    Those whose turn it is not share a half: else what comes last would take the place of what is needed next.
+    """
+
+    def __init__(self, max_bytes: float) -> None:
+        self.changed = threading.Condition()
+        self.max_bytes = max_bytes
+        self.n_bytes = 0
+        self.n_later_bytes = 0
+
+
+class _Item(NamedTuple, Generic[T]):
+    item: T | None
+    n_bytes: int
+    error: BaseException | None
+    future: Future[T] | None
+
+
+class _Reader(Generic[T]):
+    """Runs an iterator in a thread, `depth` items ahead where there is room; with 0 only when one is waited for."""
+
+    is_next = False
+
+    def __init__(self, make: Callable[[], Iterator[Piece[T]]], depth: int, room: _Room, cancel: Cancel) -> None:
+        self._items: deque[_Item[T]] = deque()
+        self._n_bytes = 0
+        self._depth, self._room, self._cancel = depth, room, cancel
+        self._is_asked = False
+        self._thread = threading.Thread(target=self._run, args=(make,), name="encode-ahead", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T | None]:
+        while True:
+            found = self._take()
+            if found is None:
+                yield None
+                continue
+            if found.error is not None:
+                raise found.error
+            item = found.item if found.future is None else found.future.result()
+            if item is None:
+                return
+            del found  # it is not held here while the workers have it
+            yield item
+
+    def _take(self) -> _Item[T] | None:
+        """Ask for the next item and wait for it; None where it did not come in time."""
+        room = self._room
+        with room.changed:
+            if not self.is_next:
+                self.is_next = True
+                room.n_later_bytes -= self._n_bytes
+            self._is_asked = True
+            room.changed.notify_all()
+            if not room.changed.wait_for(self._is_ready, TICK_SECONDS):
+                return None
+            self._is_asked = False
+            found = self._items.popleft()
+            self._n_bytes -= found.n_bytes
+            room.n_bytes -= found.n_bytes
+            room.changed.notify_all()
+        return found
+
+    def _is_ready(self) -> bool:
+        return bool(self._items) and (self._items[0].future is None or self._items[0].future.done())
+
+    def join(self) -> None:
+        self._thread.join(JOIN_SECONDS)
+        for each in self._items:
+            if each.future:
+                each.future.cancel()
+
+    def _run(self, make: Callable[[], Iterator[Piece[T]]]) -> None:
+        try:
+            with until(self._cancel):
+                pieces = make()
+                while self._wait(self._may_begin):
+                    piece = next(pieces, None)
+                    if piece is None:
+                        self._put(_Item(None, 0, None, None))
+                        return
+                    self._put(_Item(piece.item, piece.n_bytes, None, None), piece.begin)
+                    del piece
+        except BaseException as error:
+            self._put(_Item(None, 0, error, None))
+
+    def _may_begin(self) -> bool:
+        return self._depth > 0 or (self._is_asked and not self._items)
+
+    def _put(self, item: _Item[T], begin: Callable[[], Future[T]] | None = None) -> None:
+        room = self._room
+
+        def has_room() -> bool:
+            if self.is_next and not self._items:
+                return True
+            is_later_full = not self.is_next and room.n_later_bytes + item.n_bytes > room.max_bytes / 2
+            is_full = room.n_bytes + item.n_bytes > room.max_bytes
+            return len(self._items) < self._depth and not is_full and not is_later_full
+
+        with room.changed:
+            if self._wait(has_room):
+                future = begin() if begin else None
+                self._items.append(item._replace(future=future))
+                self._n_bytes += item.n_bytes
+                room.n_bytes += item.n_bytes
+                room.n_later_bytes += 0 if self.is_next else item.n_bytes
+                room.changed.notify_all()
+                if future:
+                    future.add_done_callback(self._notify)
+
+    def _notify(self, future: Future[T]) -> None:
+        with self._room.changed:
+            self._room.changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Wait until it is so; False when it is time to end."""
+        with self._room.changed:
+            while not self._cancel.is_set:
+                if self._room.changed.wait_for(condition, TICK_SECONDS):  # on Windows nothing ends a wait without end
+                    return True
+        return False
+
+
+def read_ahead(
+    makers: Iterable[Callable[[], Iterator[Piece[T]]]],
+    n_ahead: int,
+    depth: int = STREAM_DEPTH,
+    max_bytes: float = float("inf"),
+    cancel: Cancel = NEVER,
+) -> Generator[T | None, None, None]:
+    """Yield the items of all iterators in order, with up to `n_ahead` of them running, `depth` items ahead each.
+
+    >>> makers = [lambda: iter([Piece("a", 1), Piece("b", 1)]), lambda: iter([Piece("c", 1)])]
+    >>> [item for item in read_ahead(makers, n_ahead=2) if item]
+    ['a', 'b', 'c']
+
+    None comes in between whenever nothing else came for TICK_SECONDS. No more than `max_bytes` wait here, unless a
+    single item is more. With a depth of 0 an iterator is only asked when it is waited for. What an iterator raises is
+    raised here when its turn comes. Leaving early stops the threads, and so does `cancel`.
+    """
+    stop, room = Cancel(cancel), _Room(max_bytes)
+    remaining = iter(makers)
+    readers: deque[_Reader[T]] = deque()
+    try:
+        while True:
+            while len(readers) < n_ahead and (make := next(remaining, None)):
+                readers.append(_Reader(make, depth, room, stop))
+            if not readers:
+                return
+            yield from readers[0]
+            readers.popleft().join()
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+
+
+def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
+    """Return how many inputs are read ahead of their turn; 0 where all are files here that any worker can open."""
+    n_parquet = PARQUET_AHEAD if any(map(_is_fetched, sources)) else 0
+    is_stream = any(s.input.compression or (s.input.is_remote and not _is_fetched(s)) for s in sources)
+    return max(n_parquet, n_workers if is_stream else 0)
+
+
+class Supply:
+    """How a run is supplied with blocks: how long they were waited for, and what came from networks (bytes)."""
+
+    waited_seconds = 0.0
+
+    @property
+    def n_network_bytes(self) -> int:
+        """What came from networks so far."""
+        return session.n_bytes()
+
+
+def iter_blocks(
+    sources: Sequence[Source],
+    start: int,
+    n_workers: int,
+    max_bytes: int,
+    cancel: Cancel = NEVER,
+    supply: Supply | None = None,
+) -> Iterator[Block | None]:
+    """Yield the blocks of all sources, the first from `start` on; None whenever a while has passed without one.
+
+    Raises `InputError` for an input that changes while it is read.
+    """
+    n_ahead, supply = count_ahead(sources, n_workers), supply or Supply()
+    is_fetching = any(map(_is_fetched, sources))
+    starts = [start] + [0] * len(sources)
+    blocks = read_ahead(
+        [functools.partial(_iter_pieces, *pair) for pair in zip(sources, starts, strict=False)],
+        max(n_ahead, 1),
+        FETCH_DEPTH if is_fetching else STREAM_DEPTH if n_ahead else 0,
+        max(max_bytes, session.current().ahead_bytes) if is_fetching else max_bytes,
+        cancel,
+    )
+    with contextlib.closing(blocks):
+        while True:
+            begun = time.monotonic()
+            block = next(blocks, _END)
+            supply.waited_seconds += time.monotonic() - begun
+            if isinstance(block, _End):
+                return
+            yield block
+            del block
+
+
+class _End:
+    """What comes after the last block."""
+
+
+_END = _End()
+
+
+def _is_fetched(source: Source) -> bool:
+    return source.input.is_remote and isinstance(source, Parquet)
+
+
+def _iter_pieces(source: Source, start: int) -> Iterator[Piece[Block]]:
+    is_fetched = _is_fetched(source) and session.current().is_streaming
+    for block in source.iter_blocks(start):
+        if is_fetched and block.data is None:
+            yield _fetched(source, block)
+        else:
+            yield Piece(block, block.n_bytes if block.data is not None else 0)
+    check_unchanged(source.input)
+
+
+def _fetched(source: Source, block: Block) -> Piece[Block]:
+    """Return a block that becomes one which carries the bytes that its worker needs."""
+    assert isinstance(source, Parquet)
+    limit = source.options.max_document_bytes
+    if limit is not None and block.n_bytes > limit:
+        return Piece(block, 0)  # it is one record, and will be named
+    chunks, file, fetcher = find_chunks(source, block), remote_file(source.input), session.fetcher()
+
+    def fetch() -> Block:
+        return replace(block, data=chunks._replace(data=fetcher.fetch_now(file, chunks.ranges)))
+
+    n_bytes = sum(stop - start for start, stop in chunks.ranges)
+    return Piece(block, n_bytes, lambda: fetcher.submit(fetch, priority=1 + source.number))
