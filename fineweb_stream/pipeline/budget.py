@@ -10,8 +10,8 @@ from ..support.errors import MemoryLimitError
 from ..support.units import counted
 
 # Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
-BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 140 * MB}
-WORKER_BYTES = {"tiktoken": 16 * MB, "gigatoken": 140 * MB}
+BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 90 * MB}
+WORKER_BYTES = {"tiktoken": 16 * MB, "gigatoken": 100 * MB}
 PARQUET_BASE_BYTES, PARQUET_WORKER_BYTES = 60 * MB, 25 * MB
 
 TEXT_COST = 5

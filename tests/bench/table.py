@@ -29,6 +29,8 @@ _TITLES = {
     "loop": "what people use today, from parquet",
     "floor": "the floor",
     "check": "the cross-check",
+    "bare": "the bare pipeline, 1 thread",
+    "gil": "sampled while it runs, start-up excluded",
 }
 _HEADER = ("", "seconds", "min-max", "CPU s", "MB/s", "peak MB", "ratio", "of / promised")
 Row = tuple[str, ...]
