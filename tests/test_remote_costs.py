@@ -114,7 +114,7 @@ def chunks_sent(log: list[Request], chunks: dict[tuple[str, int], int]) -> Count
 
 
 def test_a_kill_costs_one_row_group(hub_folder, server, expected, clean_env, tmp_path) -> None:
-    """SIGKILL when nine tenths were fetched: the next run reads what was not yet saved, about a row group, no file."""
+    """SIGKILL when nine tenths were fetched and eight saved: the next run reads what was not saved, and no file anew."""
     chunks = text_chunks(hub_folder)
     n_samples = N_REMOTE_SAMPLES // N_FILES * N_FILES  # of the estimate that is made before each run
     n_left = n_samples + int(0.9 * len(chunks))
@@ -148,8 +148,8 @@ def test_a_kill_costs_one_row_group(hub_folder, server, expected, clean_env, tmp
     after = chunks_sent(server.log, chunks)
     again = [place for place in after if place in before]
     assert set(before) | set(after) == set(chunks)
-    assert len(again) <= n_samples + 2, again
-    assert after.total() <= 0.1 * len(chunks) + n_samples + 2
+    assert len(again) <= n_samples + 0.1 * len(chunks) + 1, again
+    assert after.total() <= 0.2 * len(chunks) + n_samples + 1
     assert outputs(tmp_path / "out") == expected
 
 
@@ -181,12 +181,14 @@ def test_connections_are_used_again(server, expected, tmp_path, monkeypatch) -> 
 
 def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None:
     """--max-tokens are there while other reads hang: the program leaves with status 0, and a larger number goes on."""
-    n_chunks = 0
+    is_held = threading.Event()
 
     def hold(request: Request) -> Fault | None:
-        nonlocal n_chunks
-        n_chunks += bool(request.start)
-        return HANGS if n_chunks > 8 else None
+        is_begun = (tmp_path / "out" / "prepare.json").exists()
+        if not is_begun or request.path.endswith("0.parquet") or not request.start:
+            return None
+        is_held.set()
+        return HANGS
 
     server.faults = hold
     command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--workers", "2", "--max-tokens"]
@@ -195,7 +197,7 @@ def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None
     done = subprocess.run([*command, "400000"], **options)
     assert done.returncode == 0, done.stderr
     assert "train.bin: 400,000 tokens" in done.stdout
-    assert time.monotonic() - start < 10, "a connection that hangs is given 20 seconds"
+    assert is_held.is_set() and time.monotonic() - start < 15, "a connection that hangs is given 20 seconds"
     server.faults = []
     done = subprocess.run([*command, "500000"], **options)
     assert done.returncode == 0 and "resuming at" in done.stdout
