@@ -144,10 +144,15 @@ def prepare(
             sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
             cancel.check()
             if dry_run:
+                from .pipeline.fetch import measure_link
+                from .pipeline.plan import link_lines
+
                 record = open_record(
                     folder, settings, found, names, overwrite=overwrite, dry_run=True, place_hash=place_hash
                 )
                 estimated = _say_plan(record, settings, sources, plan, folder, cancel, is_strict=True)
+                for line in link_lines(measure_link(sources)):
+                    log.info(line)
                 return Result(folder, *(estimated.splits(settings) if estimated else (0, 0)), 0, 0, 0.0)
             with files.disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)

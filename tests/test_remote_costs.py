@@ -114,7 +114,7 @@ def chunks_sent(log: list[Request], chunks: dict[tuple[str, int], int]) -> Count
 
 
 def test_a_kill_costs_one_row_group(hub_folder, server, expected, clean_env, tmp_path) -> None:
-    """SIGKILL when nine tenths were fetched and eight saved: the next run reads what was not saved, and no file anew."""
+    """SIGKILL when nine tenths were fetched and eight saved: what was not saved is read again, no file anew."""
     chunks = text_chunks(hub_folder)
     n_samples = N_REMOTE_SAMPLES // N_FILES * N_FILES  # of the estimate that is made before each run
     n_left = n_samples + int(0.9 * len(chunks))

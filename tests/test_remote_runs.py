@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import prepare
+from fineweb_stream import iter_ids, prepare
 from fineweb_stream.remote import retry
 from fineweb_stream.support.errors import InputError, Interrupted, PrepareError
 
@@ -113,6 +114,23 @@ def test_formats_by_http(server, hub_folder, tmp_path) -> None:
         options = {"separator": "<SEP>"} if ".txt" in name else {}
         prepare(f"{server.url}/files/{name}", tmp_path / f"out-{name}", quiet=True, **options)
         assert outputs(tmp_path / f"out-{name}") == outputs(tmp_path / "expected2"), name
+
+
+@pytest.mark.parametrize("name", [NAME, "http://HOST/files/c.jsonl"])
+def test_dry_run_measures_the_network(server, hub_folder, capsys, tmp_path, name: str) -> None:
+    """A dry run says what is to be fetched, of parquet only the text, and how fast that is; it fetches little."""
+    write_jsonl(hub_folder / "c.jsonl", DOCS)
+    prepare(name.replace("http://HOST", server.url), tmp_path / "out", dry_run=True, connections=2)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("network: "))
+    assert re.fullmatch(r"network: [\d.]+ [kM]B to fetch, at about [\d,]+ MB/s; time: about .*", line)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("n_connections", [1, 16])
+def test_iter_ids_over_a_network(server, expected, n_connections: int) -> None:
+    """With one connection or many the ids are those of a local run, and they come in order."""
+    here = [ids.tolist() for ids in iter_ids(server.folder / "o" / "n" / "sample" / "10BT")]
+    assert [ids.tolist() for ids in iter_ids(NAME, connections=n_connections)] == here
 
 
 def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path) -> None:

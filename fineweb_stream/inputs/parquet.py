@@ -254,6 +254,15 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
     return Chunks(metadata, groups, ranges)
 
 
+def text_share(source: Parquet) -> float:
+    """Return which part of the file its text column is: the rest is not read."""
+    metadata = _metadata(source.input)
+    column = _column_index(metadata, source)
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    n_bytes = sum(int(group.column(column).total_compressed_size) for group in groups)
+    return n_bytes / max(source.input.size, 1)
+
+
 def _byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
     return start, start + chunk.total_compressed_size

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from ..inputs.blocks import Block, Source
-from ..inputs.parquet import Parquet, find_chunks
+from ..inputs.parquet import Parquet, find_chunks, text_share
 from ..inputs.storage import check_unchanged, remote_file
 from ..remote import session
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel
@@ -34,6 +34,10 @@ STREAM_DEPTH, FETCH_DEPTH = 3, 1000
 
 PARQUET_AHEAD = 4
 """How many parquet files at URLs are begun at once, so that no one waits for a footer."""
+
+
+MEASURED_BYTES = 1 << 20
+"""What each connection brings to measure the network."""
 
 
 class Piece(NamedTuple, Generic[T]):
@@ -259,6 +263,29 @@ class _End:
 
 
 _END = _End()
+
+
+class Link(NamedTuple):
+    """What a run has to fetch from networks (bytes), and what all connections bring together (bytes a second)."""
+
+    n_bytes: int
+    bytes_per_second: float
+
+
+def measure_link(sources: Sequence[Source]) -> Link | None:
+    """Measure the network by one request of each connection, spread over the first file; None where all is here."""
+    remote = [source for source in sources if source.input.is_remote]
+    if not remote:
+        return None
+    fetcher, file = session.fetcher(), remote_file(remote[0].input)
+    n, each = fetcher.n_connections, min(MEASURED_BYTES, file.size // fetcher.n_connections)
+    fetcher.read(file, 0, min(file.size, 1))  # where it is is known then
+    begun = time.monotonic()
+    for future in [fetcher.fetch(file, file.size * i // n, file.size * i // n + each) for i in range(n)]:
+        fetcher.result(future)
+    share = text_share(remote[0]) if isinstance(remote[0], Parquet) else 1
+    n_bytes = sum(int(s.input.size * (share if isinstance(s, Parquet) else 1)) for s in remote)
+    return Link(n_bytes, n * each / (time.monotonic() - begun))
 
 
 def _is_fetched(source: Source) -> bool:

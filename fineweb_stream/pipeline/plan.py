@@ -20,6 +20,7 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError
 from ..support.log import log
 from ..support.units import format_duration, format_size
+from .fetch import Link
 from .settings import Settings
 from .worker import Encoded, encode_block
 
@@ -172,6 +173,16 @@ def _larger_ratio(found: Estimate, settings: Settings, val: int) -> float | None
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(found.n_tokens, 1), MAX_USEFUL_RATIO)
     return ratio if ratio > 1.2 * settings.val_ratio else None
+
+
+def link_lines(link: Link | None) -> list[str]:
+    """Say how long it takes to fetch what is not here: the run takes that, or the time to encode if that is longer."""
+    if not link or not link.n_bytes:
+        return []
+    return [
+        f"network: {format_size(link.n_bytes)} to fetch, at about {link.bytes_per_second / 1e6:,.0f} MB/s; time: about"
+        f" {format_duration(link.n_bytes / max(link.bytes_per_second, 1))}, meanwhile the rest is done"
+    ]
 
 
 def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> None:
