@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..support.errors import PrepareError
+from .changes import CHANGES_NAME
+from .layouts import ID_BYTES
 from .manifest import DONE, ENCODING, Record, State, _checksum, check_manifest, check_state
+from .shards import TRAIN_NAME
 
 _SKIPPED = ("train_tokens", "val_tokens", "train_documents", "val_documents", "text_bytes", "input_bytes")
 _COUNTERS = (
@@ -40,6 +43,7 @@ def read_format1(path: Path, content: dict[str, Any], sha256: str) -> Record:
             f"{path}: version 0.1.0 stopped this run inside a block (--max-tokens), with changes or interrupted again",
             "continue with version 0.1.0, or move it and the outputs away, or choose another folder with --out",
         )
+    _find_parts(record)
     if state.status != ENCODING:  # it may go on from where that block began
         state.snapshot = state.position()
         for name, n in zip(_SKIPPED, skipped, strict=True):
@@ -47,3 +51,18 @@ def read_format1(path: Path, content: dict[str, Any], sha256: str) -> Record:
     if state.status == DONE and not set(state.outputs):
         raise ValueError("outputs")
     return record
+
+
+def _find_parts(record: Record) -> None:
+    """Note how long the temporary files are; their hashes are not known."""
+    state, layout, shard_tokens = record.state, record.layout, record.settings["shard_tokens"]
+    n_shards = len(state.shard_sha256)
+    lengths = {
+        layout.val_name: state.val_tokens,
+        layout.shard_name(n_shards): state.train_tokens - n_shards * shard_tokens,
+        TRAIN_NAME: min(state.merged_shards * shard_tokens, state.train_tokens),
+    }
+    parts = {name: [n * ID_BYTES, ""] for name, n in lengths.items() if n > 0}
+    if state.changes_bytes:
+        parts[CHANGES_NAME] = [state.changes_bytes, ""]
+    state.parts = parts if state.status != DONE else {}

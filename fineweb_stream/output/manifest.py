@@ -349,7 +349,7 @@ def check_state(content: dict[str, Any], record: Record) -> State:
     _check(state.merged_shards <= n_shards or state.merged_shards <= 1, "merged_shards")
     _check(state.base_shards <= n_shards + 1, "base_shards")
     for name, part in [*state.parts.items(), *([("val.bin", state.place)] if state.place else [])]:
-        _check(is_output(name) and len(part) == 2 and _is_count(part[0]) and _is_hash(part[1]), "parts")
+        _check(is_output(name) and len(part) == 2 and _is_count(part[0]) and _is_hash(part[1] or "0" * 64), "parts")
     for name, output in [*state.outputs.items(), *state.old.items()]:
         _check(is_output(name) and isinstance(output, dict), "outputs")
         _check(all(_is_count(output.get(key, 0)) for key in ("bytes", "tokens")), "outputs")

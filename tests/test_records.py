@@ -1,0 +1,253 @@
+"""What is on record: small, tied together, understood from the version before, and never obeyed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import sys
+import time
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fineweb_stream import prepare
+from fineweb_stream.output import manifest
+from fineweb_stream.output.manifest import Record, State, read_record
+from fineweb_stream.output.resume import recorded_inputs
+from fineweb_stream.output.verify import verify
+from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.support.errors import PrepareError
+from fineweb_stream.support.model import Input
+
+from .helpers import outputs, write_jsonl
+from .test_contracts import prepare_in_blocks
+from .test_resume import DOCS, OPTIONS, prepare_some
+
+
+def tied(folder: Path, content: dict[str, Any], state: dict[str, Any] | None) -> None:
+    """Write a record whose checksums are right."""
+    content = {name: value for name, value in content.items() if name != "checksum"}
+    with contextlib.suppress(ValueError, TypeError):
+        content["checksum"] = manifest._checksum(content)
+    data = json.dumps(content).encode("utf-8", "surrogatepass")
+    (folder / "prepare.json").write_bytes(data)
+    if state is not None:
+        text = json.dumps(state["state"])
+        whole = (
+            f'{{"format": {json.dumps(state["format"])}, "manifest": ["{manifest.hashlib.sha256(data).hexdigest()}"], '
+        )
+        whole += f'"checksum": {zlib.crc32(text.encode())}, "state": {text}}}\n'
+        (folder / "prepare.state.json").write_text(whole)
+
+
+VALUES: list[Any] = [
+    None,
+    -1,
+    1 << 70,
+    1.5,
+    "",
+    "../x",
+    "/etc/passwd",
+    "train.bin",
+    [],
+    {},
+    [[]],
+    {"a": {}},
+    True,
+    "\u202e\n",
+]
+
+
+def mutate(rng: random.Random, node: Any) -> Any:
+    """Change one thing somewhere in a record."""
+    if isinstance(node, dict) and node and rng.random() < 0.9:
+        key = rng.choice(list(node))
+        action = rng.random()
+        if action < 0.1:
+            return {name: value for name, value in node.items() if name != key}
+        if action < 0.2:
+            return node | {rng.choice(["x", "../../train.bin", "val.bin", "status", "train_shard_0000.bin"]): node[key]}
+        return node | {key: mutate(rng, node[key])}
+    if isinstance(node, list) and node and rng.random() < 0.9:
+        i = rng.randrange(len(node))
+        return [*node[:i], mutate(rng, node[i]), *node[i + 1 :]]
+    return rng.choice([*VALUES, node * 2 if isinstance(node, int | str | list) else node, [node]])
+
+
+_opened: list[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _opened is not None and event in ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "shutil.rmtree"):
+        _opened.extend(os.fsdecode(path) for path in arguments[:2] if isinstance(path, str | bytes | os.PathLike))
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.mark.parametrize("kind", ["interrupted", "done", "format 1"])
+def test_mutated_records(kind: str, tmp_path: Path) -> None:
+    """A thousand forged records: one sentence or a right run, nothing outside the folder touched, at once."""
+    global _opened
+    path, out, kept = write_jsonl(tmp_path / "c.jsonl", DOCS[:60]), tmp_path / "out", tmp_path / "kept"
+    if kind == "done":
+        prepare(path, kept, quiet=True, max_tokens=900, **OPTIONS)
+    else:
+        assert not prepare_some(path, kept, 3)
+    if kind == "format 1":
+        as_format1(kept)
+    prepare(path, tmp_path / "expected", quiet=True, **OPTIONS)
+    expected, rng, n_sentences = outputs(tmp_path / "expected"), random.Random(kind), 0
+    content = json.loads((kept / "prepare.json").read_bytes())
+    there = kept / "prepare.state.json"
+    state = json.loads(there.read_bytes()) if there.exists() else None
+    for number in range(350):
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(kept, out)
+        for _ in range(rng.randint(1, 3)):
+            if state is None or rng.random() < 0.3:
+                tied(out, content | {name: mutate(rng, content[name]) for name in rng.sample(list(content), 1)}, state)
+            else:
+                tied(out, content, {"format": rng.choice([2, 2, 2, "2"]), "state": mutate(rng, state["state"])})
+        start, _opened = time.monotonic(), []
+        try:
+            with contextlib.suppress(PrepareError):
+                verify(out)
+            if number % 5 == 0:
+                prepare(path, out, quiet=True, **OPTIONS)
+                if outputs(out) != expected:
+                    assert read_record(out).state.status == "done"
+            else:
+                read_record(out)
+        except PrepareError as error:
+            n_sentences += 1
+            assert error.message.isprintable() and len(error.message) < 2000
+        finally:
+            seen, _opened = _opened, None
+        touched = [name for name in seen if "passwd" in name or Path(name) == tmp_path / "x" or "../" in name]
+        assert not touched
+        assert time.monotonic() - start < 20
+    assert n_sentences > 100
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 2_000_000, b'{"format": 2, "a": ' * 100_000, b'{"format": ' + b"9" * 10**6 + b"}"]
+)
+def test_records_out_of_bounds(data: bytes, tmp_path: Path) -> None:
+    """Deep, long: one sentence."""
+    (tmp_path / "prepare.json").write_bytes(data)
+    with pytest.raises(PrepareError, match=r"not a record of a run|another version") as caught:
+        read_record(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_record_that_is_too_large(tmp_path: Path) -> None:
+    """Nothing of it is read."""
+    with (tmp_path / "prepare.json").open("wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(PrepareError, match="more than 268,435,456 bytes, so not a record"):
+        read_record(tmp_path)
+
+
+def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
+    """Only what the names of a command may stand for is taken from a record."""
+    from fineweb_stream.api import _belongs
+
+    good = "hf://datasets/HuggingFaceFW/fineweb-edu@87f09149ef4734204d70ed1d046ddc9ca3f2b8f9/sample/10BT/000.parquet"
+    for name, url, is_taken in (
+        ("fineweb-edu:sample-10BT", good, True),
+        ("fineweb-edu:sample-10BT", "file:///etc/passwd", False),
+        ("fineweb-edu:sample-10BT", "http://169.254.169.254/latest", False),
+        ("fineweb-edu:sample-10BT", good.replace("/sample/", "/secret/"), False),
+        ("fineweb-edu:sample-10BT", good.replace("000", "../../../../x"), False),
+        ("c.jsonl", "file:///etc/passwd", False),
+        ("https://example.org/a.txt", "https://example.org/a.txt", True),
+        ("https://example.org/a.txt", "https://example.com/a.txt", False),
+        ("s3://bucket/folder/*.parquet", "s3://bucket/folder/1.parquet", True),
+        ("s3://bucket/folder", "s3://bucket/folder2/1.parquet", False),
+    ):
+        record = Record(tmp_path / "prepare.json", Settings().fixed(), [Input(url, "text", 9, "v")], State(), [name])
+        record.begin()
+        assert (recorded_inputs(tmp_path, [name], _belongs) is not None) == is_taken, (name, url)
+        (tmp_path / "prepare.json").unlink()
+
+
+def test_a_commit_does_not_grow_with_the_inputs(tmp_path: Path) -> None:
+    """The state of a run of 50,000 inputs is as small as that of a run of one; the manifest is not written again."""
+    sizes = []
+    for n in (1, 50_000):
+        inputs = [Input(f"folder/{i:06}.parquet", "parquet", 9, "v") for i in range(n)]
+        record = Record(tmp_path / "prepare.json", Settings().fixed(), inputs, State(run=manifest.new_run()))
+        record.begin()
+        before = (tmp_path / "prepare.json").stat().st_mtime_ns
+        for _ in range(3):
+            record.write()
+        assert (tmp_path / "prepare.json").stat().st_mtime_ns == before
+        sizes.append((tmp_path / "prepare.state.json").stat().st_size)
+        assert read_record(tmp_path).state == record.state
+    assert abs(sizes[0] - sizes[1]) < 10
+
+
+def as_format1(out: Path) -> None:
+    """Turn a folder into what version 0.1.0 would have left."""
+    record = read_record(out)
+    state = {name: value for name, value in asdict(record.state).items() if name not in NEW}
+    state |= dict.fromkeys(("skip_train", "skip_val", "skip_train_documents", "skip_val_documents"), 0)
+    state |= dict.fromkeys(("skip_changes", "skip_text_bytes", "skip_input_bytes"), 0)
+    before = record.state.snapshot
+    if before and not record.state.is_exhausted:
+        for name in ("train_tokens", "val_tokens", "train_documents", "val_documents"):
+            short = name.replace("_tokens", "")
+            state[f"skip_{short}"] = state[name] - before[name]
+        for name in ("text_bytes", "input_bytes"):
+            state[f"skip_{name}"] = state[name] - before[name]
+    for output in state["outputs"].values():
+        output.pop("head", None)
+    inputs = [asdict(input) | {"modified": input.fingerprint.partition(" ")[0]} for input in record.inputs]
+    for input in inputs:
+        del input["fingerprint"]
+    content = {"format": 1, "status": state["status"], **record.about, "names": record.names}
+    content |= {"settings": record.settings, "inputs": inputs, "state": state}
+    tied(out, content, None)
+    (out / "prepare.state.json").unlink(missing_ok=True)
+    for path in out.glob("*.part"):
+        path.rename(out / path.name.replace(f".{record.run}", ""))
+
+
+NEW = ("input_read", "changes_head", "shard_heads", "base_shards", "parts", "place", "snapshot", "old", "run")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("kind", ["interrupted", "merged", "done", "done at a limit"])
+def test_a_folder_of_the_version_before(kind: str, keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished or interrupted, it is recognised and continued, with the same bytes; --overwrite starts over."""
+    path, out, options = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out", OPTIONS | {"keep_shards": keep}
+    prepare(path, tmp_path / "expected", quiet=True, **options)
+    for overwrite in (False, True):
+        shutil.rmtree(out, ignore_errors=True)
+        if kind == "interrupted":
+            assert not prepare_some(path, out, 9, keep_shards=keep)
+        elif kind == "merged":
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr("fineweb_stream.pipeline.run.merge", lambda *args, **kwargs: 1 / 0)
+                with pytest.raises(PrepareError, match="ZeroDivisionError"):
+                    prepare_in_blocks(2000, path, out, **options)
+            (out / "prepare.log").unlink()
+        else:
+            limit = {"max_tokens": 4000} if kind == "done at a limit" else {}
+            prepare(path, out, quiet=True, **options | limit)
+        as_format1(out)
+        before = {p.name: p.read_bytes() for p in out.iterdir()}
+        with pytest.raises(PrepareError, match="--seed was 0 and is 3"):
+            prepare(path, out, quiet=True, seed=3, **options)
+        assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+        prepare(path, out, quiet=True, overwrite=overwrite, **options)
+        assert outputs(out) == outputs(tmp_path / "expected")
+        assert not list(out.glob("*.part"))
+        verify(out)
