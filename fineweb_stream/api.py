@@ -135,9 +135,9 @@ def prepare(
         if settings.separator and not any(file.format == "text" for file in found):
             log.warning("note: --separator is for text files, and no input is one")
         guard = MemoryGuard(memory)
-        has_parquet = any(file.format == "parquet" for file in found)
+        formats = {file.format for file in found}
         is_local, n_connections = cluster is None, connections if any(file.is_remote for file in found) else 0
-        plan = plan_memory(guard, engine, count_workers(workers), has_parquet, is_local, n_connections)
+        plan = plan_memory(guard, engine, count_workers(workers), formats, is_local, n_connections)
         network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
         network.is_streaming = is_local
         with _engine_loading(plan.engine):

@@ -98,8 +98,9 @@ def parser(request, monkeypatch) -> None:
     if request.param == "arrow":
         pytest.importorskip("pyarrow")
         monkeypatch.setattr(arrow_lines, "MIN_BYTES", 0)
+        monkeypatch.setattr(arrow_lines, "_is_worth_it", lambda: True)
     else:
-        monkeypatch.setattr(arrow_lines, "_has_arrow", lambda: False)
+        monkeypatch.setattr(arrow_lines, "_is_worth_it", lambda: False)
     if request.param == "standard library":
         monkeypatch.setattr(jsonl, "_parser", lambda: lambda line: json.loads(line.decode()))
 
@@ -121,14 +122,16 @@ def test_any_lines_are_what_json_says(rows: list, is_ascii: bool, spoil: int, wi
     """Lines as any writer makes them, and the same with a few bytes spoiled: as `json.loads` has it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow_lines, "MIN_BYTES", 0)
+        patch.setattr(arrow_lines, "_is_worth_it", arrow_lines.has_arrow)
         data = b"".join(json.dumps(row, ensure_ascii=is_ascii).encode() + b"\n" for row in rows)
         for some in (data, data[:spoil] + with_ + data[spoil + 1 :]):
             assert read(some) == by_the_standard_library(some.split(b"\n"))
 
 
-def test_arrow_reads_the_lines_that_most_files_have() -> None:
+def test_arrow_reads_the_lines_that_most_files_have(monkeypatch) -> None:
     """What is plain does not go the slow way: unknown fields of any kind, escapes, a missing last newline."""
     pytest.importorskip("pyarrow")
+    monkeypatch.setattr(arrow_lines, "_is_worth_it", lambda: True)
     lines = b"\n".join(
         b'{"x": [1, {"y": null}], "text": "a \\u00e9 \\ud83d\\ude00 ' + b"z" * i + b'"}' for i in range(999)
     )

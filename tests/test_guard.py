@@ -148,15 +148,15 @@ def test_bad_budgets(memory: str) -> None:
 @pytest.mark.parametrize(
     "budget_mb, engine, asked, expected",
     [
-        (4000, "auto", 8, ("gigatoken", 8)), (1000, "auto", 64, ("gigatoken", 5)), (640, "auto", 2, ("gigatoken", 2)),
-        (310, "auto", 8, ("gigatoken", 1)), (250, "auto", 8, ("tiktoken", 8)), (150, "auto", 64, ("tiktoken", 3)),
+        (4000, "auto", 8, ("gigatoken", 8)), (1000, "auto", 64, ("gigatoken", 8)), (640, "auto", 2, ("gigatoken", 2)),
+        (310, "auto", 8, ("gigatoken", 1)), (205, "auto", 8, ("tiktoken", 7)), (150, "auto", 64, ("tiktoken", 3)),
         (384, "tiktoken", 2, ("tiktoken", 2)),
     ],
 )  # fmt: skip
 def test_plan_fits_the_budget(budget_mb: int, engine: str, asked: int, expected: tuple[str, int]) -> None:
     """Engine and workers follow the budget, and the line says why there are fewer than asked for."""
     pytest.importorskip("gigatoken")
-    plan = plan_memory(make_guard(budget_mb * MB), engine, asked, has_parquet=False)
+    plan = plan_memory(make_guard(budget_mb * MB), engine, asked, formats={"text"})
     assert (plan.engine, plan.n_workers) == expected
     is_slower = expected[0] != "gigatoken" and engine == "auto"
     assert ("no room for gigatoken" in plan.line) == is_slower
@@ -166,7 +166,7 @@ def test_plan_fits_the_budget(budget_mb: int, engine: str, asked: int, expected:
 def test_plan_refuses_what_cannot_work() -> None:
     """A budget too small for one worker: what it needs, and the limit."""
     with pytest.raises(MemoryLimitError, match=r"one worker with tiktoken needs\s+99 MB"):
-        plan_memory(make_guard(50 * MB), "auto", 2, has_parquet=False)
+        plan_memory(make_guard(50 * MB), "auto", 2, formats={"text"})
 
 
 def test_guard_takes_no_time() -> None:

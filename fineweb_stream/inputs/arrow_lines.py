@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,13 +31,14 @@ _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 def read_plain_lines(data: bytes, column: str, n_bytes: int) -> Batch | None:
     """Return the texts of lines that stand for themselves; None where another parser must look at them.
 
+    >>> import gigatoken  # Arrow goes with it
     >>> batch = read_plain_lines(b'{"text": "one"}\\n{"n": 1, "text": "zw\\\\u00f6lf"}\\n' * 9000, "text", 0)
     >>> batch.texts[:2], len(batch.ends)
     (['one', 'zwölf'], 18000)
     >>> read_plain_lines(b'{"text": 1}\\n' * 30000, "text", 0) is None
     True
     """
-    if not (data.startswith(b"{") and MIN_BYTES <= len(data) < _MAX_BYTES and _has_arrow()):
+    if not (data.startswith(b"{") and MIN_BYTES <= len(data) < _MAX_BYTES and _is_worth_it()):
         return None
     n_lines = _count_objects(data)
     array = _parse(data, column) if n_lines else None
@@ -45,8 +47,14 @@ def read_plain_lines(data: bytes, column: str, n_bytes: int) -> Batch | None:
     return batch_of_array(array, n_bytes)
 
 
+def _is_worth_it() -> bool:
+    """Tell whether the fast engine is in use, and Arrow there: beside tiktoken it would save nothing."""
+    return "gigatoken" in sys.modules and has_arrow()
+
+
 @functools.cache
-def _has_arrow() -> bool:
+def has_arrow() -> bool:
+    """Tell whether pyarrow is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection
 from typing import NamedTuple
 
+from ..inputs.arrow_lines import has_arrow as is_arrow_there
 from ..memory.guard import HIGH_SHARE, MB, MemoryGuard
 from ..support.errors import MemoryLimitError
 from ..support.units import counted
@@ -12,7 +14,7 @@ from ..support.units import counted
 # Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
 BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 90 * MB}
 WORKER_BYTES = {"tiktoken": 16 * MB, "gigatoken": 100 * MB}
-PARQUET_BASE_BYTES, PARQUET_WORKER_BYTES = 60 * MB, 25 * MB
+ARROW_BASE_BYTES, ARROW_WORKER_BYTES = 60 * MB, 25 * MB
 
 TEXT_COST = 5
 """How many bytes a byte of text takes at most while it is read and encoded."""
@@ -43,7 +45,12 @@ class MemoryPlan(NamedTuple):
 
 
 def plan_memory(
-    guard: MemoryGuard, engine: str, n_workers: int, has_parquet: bool, is_local: bool = True, n_connections: int = 0
+    guard: MemoryGuard,
+    engine: str,
+    n_workers: int,
+    formats: Collection[str],
+    is_local: bool = True,
+    n_connections: int = 0,
 ) -> MemoryPlan:
     """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
 
@@ -56,8 +63,9 @@ def plan_memory(
     if importlib.util.find_spec("gigatoken") is None and engine == "auto":
         candidates = ["tiktoken"]
     for candidate in candidates:
-        base = BASE_BYTES[candidate] + has_parquet * PARQUET_BASE_BYTES
-        each = WORKER_BYTES[candidate] + has_parquet * PARQUET_WORKER_BYTES
+        has_arrow = "parquet" in formats or ("jsonl" in formats and candidate == "gigatoken" and is_arrow_there())
+        base = BASE_BYTES[candidate] + has_arrow * ARROW_BASE_BYTES
+        each = WORKER_BYTES[candidate] + has_arrow * ARROW_WORKER_BYTES
         fitting = min((budget - base) // each, n_workers)
         if fitting >= 1:
             break

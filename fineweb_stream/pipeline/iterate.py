@@ -51,11 +51,9 @@ def iter_ids(
     settings = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
     with session.session(connections) as network:
         found = find_inputs(as_names(inputs), format)
-        has_parquet = any(input.format == "parquet" for input in found)
+        formats = {input.format for input in found}
         n_connections = connections if any(input.is_remote for input in found) else 0
-        plan = plan_memory(
-            MemoryGuard(memory), engine, count_workers(workers), has_parquet, n_connections=n_connections
-        )
+        plan = plan_memory(MemoryGuard(memory), engine, count_workers(workers), formats, n_connections=n_connections)
         network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
         yield from _iter_encoded(make_sources(found, settings.read_options(plan.max_document_bytes)), plan)
 
