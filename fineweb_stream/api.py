@@ -21,8 +21,8 @@ from .memory.guard import MemoryGuard
 from .output import files
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
-from .output.manifest import DONE, Record
-from .output.resume import open_record, recorded_inputs, reopen
+from .output.manifest import DONE, MERGING, Record
+from .output.resume import open_record, recorded_inputs, reopen, wants_more
 from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
 from .pipeline.fits import check_fit, check_neighbours, fit_warnings
@@ -158,6 +158,10 @@ def prepare(
                 folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
                 record = open_record(folder, settings, found, names, overwrite=overwrite, place_hash=place_hash)
+                if record.state.status == MERGING and wants_more(record, settings):
+                    from .pipeline.run import Run
+
+                    Run(folder, settings, sources, record, cancel, quiet, guard, plan).work()  # it has only to merge
                 reopen(folder, record, settings, cancel.check)
                 if record.state.status == DONE:
                     said = report.outputs(folder, record), fit_warnings(record, settings)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
 from fineweb_stream import prepare
@@ -9,7 +16,7 @@ from fineweb_stream.output import files
 from fineweb_stream.output.changes import CHANGES_NAME
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.verify import verify
-from fineweb_stream.support.errors import DiskError, InputError
+from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 
 from .helpers import outputs, read_ids, write_jsonl
 from .test_contracts import prepare_in_blocks
@@ -124,3 +131,136 @@ def test_skipped_lines_are_said_once(tmp_path) -> None:
     assert (tmp_path / "out" / CHANGES_NAME).read_text() == (tmp_path / "direct" / CHANGES_NAME).read_text()
     records = [read_record(tmp_path / name) for name in ("out", "direct")]
     assert [record.state.n_changes for record in records] == [{"skipped": 3}] * 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a file that is mapped cannot be replaced there")
+@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"layout": "npy"}], ids=str)
+def test_a_reader_keeps_what_it_has(options: dict[str, Any], tmp_path: Path) -> None:
+    """Extended ten times under a reader that maps all files: what is mapped stays, each name is whole at any time."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options = OPTIONS | {"shard_tokens": 700} | options
+    prepare(path, tmp_path / "whole", quiet=True, **options)
+    finals = {p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*.[bn]??")}
+    prepare(path, out, max_tokens=900, quiet=True, **options)
+    names = [p.name for p in out.glob("*.[bn]??") if p.name != "prepare.json"]
+    mapped = {name: np.memmap(out / name, np.uint8, "r") for name in names}
+    before = {name: data.tobytes() for name, data in mapped.items()}
+    wrong: list[str] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.001):
+            for name in names:
+                data = (out / name).read_bytes()  # raises where the name is gone
+                start = 128 if name.endswith(".npy") else 0
+                if not data or finals[name][start : len(data)] != data[start:]:
+                    wrong.append(name)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for n in range(1200, 4200, 300):
+            prepare_in_blocks(600, path, out, max_tokens=n, **options)
+            assert {name: data.tobytes() for name, data in mapped.items()} == before
+    finally:
+        is_over.set()
+        reader.join()
+    assert not wrong
+    prepare(path, out, quiet=True, **options)
+    assert {p.name: p.read_bytes() for p in out.glob("*.[bn]??")} == finals
+
+
+def test_an_extension_that_fails_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished run whose continuation meets an error, at once or later, still has its files; then it goes on."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    prepare_in_blocks(500, path, tmp_path / "whole", **OPTIONS)
+    prepare_in_blocks(500, path, out, max_tokens=2000, **OPTIONS)
+    before = outputs(out)
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for owner, name in (
+        ("pipeline.run.Run", "_absorb"),
+        ("pipeline.run.Run", "_merge"),
+        ("output.files", "write_whole"),
+    ):
+        with monkeypatch.context() as patch, pytest.raises((PrepareError, OSError)):
+            patch.setattr(f"fineweb_stream.{owner}.{name}", fail)
+            prepare_in_blocks(500, path, out, **OPTIONS)
+        assert {name: data for name, data in outputs(out).items() if name in before} == before
+    prepare_in_blocks(500, path, out, **OPTIONS)
+    assert outputs(out) == outputs(tmp_path / "whole")
+
+
+def test_one_more_input_at_the_end(tmp_path: Path) -> None:
+    """A finished run goes on with a file that is named behind the others, and has what one run of all has."""
+    paths = [write_jsonl(tmp_path / f"{i}.jsonl", DOCS[300 * i : 300 * i + 300]) for i in range(3)]
+    prepare(paths, tmp_path / "whole", quiet=True, **OPTIONS)
+    for n in (1, 2, 3):
+        prepare(paths[:n], tmp_path / "out", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("how", ["none", "zero", "half", "holes", "error"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_copies_of_the_system_that_lie(how: str, keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that ends early, leaves zeros or is refused: the bytes are right, and no shard is gone before they are."""
+    if not hasattr(os, "copy_file_range"):
+        pytest.skip("this system has no copy_file_range")
+    path, options = write_jsonl(tmp_path / "c.jsonl", DOCS), OPTIONS | {"keep_shards": keep, "quiet": True}
+    prepare(path, tmp_path / "good", **options)
+    calls: list[int] = []
+
+    def copy(source: int, target: int, n: int) -> int:
+        calls.append(n)
+        if how == "error":
+            raise OSError(errno.EIO, "Input/output error")
+        if how == "zero" or (how == "half" and len(calls) % 2 == 0):
+            return 0
+        if how == "holes":
+            return os.write(target, bytes(n))
+        return os.write(target, os.read(source, n if how == "none" else n // 2))
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    prepare(path, tmp_path / "out", **options)
+    assert calls
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "good")
+    verify(tmp_path / "out")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limits there")
+def test_a_limit_of_a_files_size(run_program: Any, tmp_path: Path) -> None:
+    """What will not fit into one file is known before anything is written, with the layout that fits."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 60)
+    done = run_program(path, preexec_fn=lambda: limit_files(400_000))
+    assert done.returncode == 4
+    assert "train.bin: will have" in done.stderr and "(ulimit -f)" in done.stderr
+    assert "--layout npy --shard-tokens 100,000" in done.stderr
+    assert not list((tmp_path / "out").glob("*.part"))
+    more = ["--layout", "npy", "--shard-tokens", "100,000"]
+    assert run_program(path, *more, preexec_fn=lambda: limit_files(400_000)).returncode == 0
+
+
+def limit_files(n_bytes: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
+def test_a_folder_that_cannot_be_synced(number: int, tmp_path: Path, monkeypatch, caplog) -> None:
+    """As durable as it can be, said once; another error of the disk stays one."""
+    path, real = write_jsonl(tmp_path / "c.jsonl", DOCS), os.fsync
+
+    def fsync(fd: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(number, os.strerror(number))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    prepare(path, tmp_path / "out", quiet=True, **OPTIONS)
+    assert caplog.text.count("cannot make names durable") == 1
+    number = errno.EIO
+    with pytest.raises(DiskError, match="Input/output error"):
+        prepare(path, tmp_path / "out2", quiet=True, **OPTIONS)

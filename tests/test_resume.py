@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -370,3 +372,97 @@ def test_any_other_exception(place: str, error: type[BaseException], corpus_path
     assert cli.main(arguments) == 0
     prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def read_four(folder: Path, kind: str) -> list[Path]:
+    """Four files of 200 documents each."""
+    folder.mkdir(exist_ok=True)
+    for i in range(4):
+        path = write_jsonl(folder / f"{i}.jsonl", [f"Document {i}.{k} {'very ' * (k % 17)}short." for k in range(200)])
+        if kind == "gz":
+            (folder / f"{i}.jsonl.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            path.unlink()
+        if kind == "text":
+            path.rename(folder / f"{i}.txt")
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gz", "text"])
+@pytest.mark.parametrize("at", [6, 40, 70])
+def test_what_is_ahead_may_change(kind: str, at: int, tmp_path: Path) -> None:
+    """Stopped before, in and behind the third file: a file that was not read may change, come or go."""
+    options = {"val_tokens": 50} if kind == "text" else {}
+    block_bytes = 500 if kind != "text" else 400
+    paths = read_four(tmp_path / "in", kind)
+    for change in ("mended", "left out", "one more", "swapped"):
+        shutil.rmtree(tmp_path / "in")
+        good = read_four(tmp_path / "in", kind)[-1].read_bytes()
+        if change == "mended":
+            paths[-1].write_bytes(good[: len(good) // 2])
+        assert not prepare_some(paths, tmp_path / change, at, block_bytes, **options)
+        now = list(paths)
+        if change == "mended":
+            paths[-1].write_bytes(good)
+        elif change == "left out":
+            now.pop()
+        elif change == "one more":
+            now.append(shutil.copy(paths[0], tmp_path / f"more{''.join(paths[0].suffixes)}"))
+        else:
+            now = [paths[0], paths[1], paths[3], paths[2]] if at == 6 else now
+        prepare(now, tmp_path / change, quiet=True, **OPTIONS | options)
+        prepare(now, tmp_path / f"{change} at once", quiet=True, **OPTIONS | options)
+        assert outputs(tmp_path / change) == outputs(tmp_path / f"{change} at once"), change
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gz"])
+def test_a_file_that_grows_behind_the_place(kind: str, tmp_path: Path, caplog) -> None:
+    """Of the file in the midst, what was read must be the same, and no more; otherwise it is named."""
+    path = read_four(tmp_path / "in", kind)[0]
+    text = gzip.decompress(path.read_bytes()) if kind == "gz" else path.read_bytes()
+    pack = (lambda data: gzip.compress(data, mtime=0)) if kind == "gz" else bytes
+    last = text[: text.rindex(b"\n", 0, -1) + 1]
+    changes = [pack(text) * 2] if kind == "gz" else [text * 2, last, last + b'{"text": "another end"}\n']
+    for n, data in enumerate(changes):
+        path.write_bytes(pack(text))
+        assert not prepare_some(path, tmp_path / str(n), 9, 500)
+        path.write_bytes(data)
+        prepare(path, tmp_path / str(n), quiet=True, **OPTIONS)
+        prepare(path, tmp_path / f"{n} at once", quiet=True, **OPTIONS)
+        assert outputs(tmp_path / str(n)) == outputs(tmp_path / f"{n} at once")
+        assert "changed behind the place where the run goes on" in caplog.text
+    path.write_bytes(pack(text))
+    assert not prepare_some(path, tmp_path / "before", 9, 500)
+    path.write_bytes(pack(text.replace(b"Document 0.9 ", b"Document 0.8 ", 1) + text))
+    with pytest.raises(InputError, match=r"changed: .*: it was read already"):
+        prepare(path, tmp_path / "before", quiet=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])
+def test_the_same_files_by_other_names(is_done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied without their times, elsewhere, by a relative or an absolute path: they are the same files."""
+    read_four(tmp_path / "in", "jsonl")
+    monkeypatch.chdir(tmp_path)
+    prepare_some("in", tmp_path / "out", 10**6 if is_done else 60, 500)
+    shutil.copytree("in", "elsewhere", copy_function=shutil.copy)
+    monkeypatch.chdir("elsewhere")
+    for name in (tmp_path / "in", Path("../in"), Path("."), tmp_path / "elsewhere"):
+        shutil.copytree(tmp_path / "out", tmp_path / "again", dirs_exist_ok=True)
+        prepare(name, tmp_path / "again", quiet=True, **OPTIONS)
+        prepare(name, tmp_path / "expected", quiet=True, **OPTIONS)
+        assert outputs(tmp_path / "again") == outputs(tmp_path / "expected")
+        shutil.rmtree(tmp_path / "again")
+
+
+def test_a_column_of_files_that_were_not_begun(tmp_path: Path) -> None:
+    """A hint of another --text-column is followed where the file that it is for begins; a finished run is refused."""
+    a = write_jsonl(tmp_path / "a.jsonl", DOCS[:200])
+    b = write_jsonl(tmp_path / "b.jsonl", DOCS[200:])
+    b.write_text(b.read_text().replace('"text"', '"body"'))
+    with pytest.raises(InputError, match=r"b\.jsonl, line 1"):
+        prepare([a, b], tmp_path / "out", quiet=True, **OPTIONS)
+    prepare([a, b], tmp_path / "out", quiet=True, text_column="body", **OPTIONS)
+    b.write_text(b.read_text().replace('"body"', '"text"'))
+    prepare([a, b], tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+    with pytest.raises(InputError, match="--text-column was 'text' and is 'body'"):
+        prepare([a, b], tmp_path / "expected", quiet=True, text_column="body", **OPTIONS)

@@ -69,8 +69,8 @@ def _read_so_far(record: Record) -> tuple[int, bool]:
         return state.input, state.input < len(record.inputs)
     if state.input >= len(record.inputs) or not state.offset:
         return state.input, False
-    size = record.inputs[state.input].size
-    is_whole = 0 < size <= state.input_read
+    input = record.inputs[state.input]
+    is_whole = 0 < input.size <= state.input_read and not input.is_stream  # that is read ahead
     return state.input + is_whole, not is_whole
 
 
