@@ -384,8 +384,8 @@ def test_workers_with_another_version_or_none(dask: Dask, tmp_path: Path, versio
     if version:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "fineweb_stream", other / "fineweb_stream", ignore=ignore)
-        init = other / "fineweb_stream" / "__init__.py"
-        init.write_text(init.read_text().replace(f'"{__version__}"', f'"{version}"'))
+        module = other / "fineweb_stream" / "support" / "version.py"
+        module.write_text(module.read_text().replace(f'"{__version__}"', f'"{version}"'))
     else:
         (other / "fineweb_stream.py").write_text("raise ModuleNotFoundError(\"No module named 'fineweb_stream'\")\n")
     address = dask.start_scheduler()
