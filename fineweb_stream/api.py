@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -118,7 +119,7 @@ def prepare(
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
     check_neighbours(Path(out), LAYOUTS[layout])
     names, folder = as_names(inputs), Path(out)
-    if folder.is_file():
+    if os.path.isfile(folder):  # False for a name that is too long: that is said later
         raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
     if demo and names:
         raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")

@@ -394,10 +394,12 @@ def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypa
     most = (2**31 - 1 - 1024) // 2
     assert LAYOUTS["llmc"].n_bytes(most) < 2**31 <= LAYOUTS["llmc"].n_bytes(most + 1)
     for option in ("shard_tokens", "val_tokens"):
-        with pytest.raises(InputError, match=rf"--{option.replace('_', '-')} {most + 1:,}: .* {most:,} tokens"):
+        with pytest.raises(InputError, match=rf"{option}={most + 1:,}: .* {most:,} tokens"):
             prepare(corpus_path, tmp_path / "out", layout="llmc", dry_run=True, **{option: most + 1})
-        prepare(corpus_path, tmp_path / "out", layout="llmc", dry_run=True, quiet=True, **{option: most})
-        prepare(corpus_path, tmp_path / "out", layout="npy", dry_run=True, quiet=True, **{option: 2**31})
+    for layout, n_tokens in (("llmc", most), ("npy", 2**31)):
+        prepare(corpus_path, tmp_path / "out", layout=layout, dry_run=True, quiet=True, shard_tokens=n_tokens)
+        with pytest.raises(InputError, match="nothing would be left to train on"):
+            prepare(corpus_path, tmp_path / "out", layout=layout, dry_run=True, quiet=True, val_tokens=n_tokens)
     monkeypatch.setitem(layouts.LAYOUTS, "llmc", dataclasses.replace(layouts.LLMC, max_tokens=500))
     options = {"layout": "llmc", "quiet": True, "shard_tokens": 400}
     with pytest.raises(InputError, match=r"val\.bin will have about .* at most 500"):
