@@ -215,7 +215,7 @@ def _say_plan(
     is_strict: bool = False,
 ) -> Estimate | None:
     """Say what was found, what will be made and what it takes."""
-    from .pipeline.plan import check_plan, estimate, plan_lines
+    from .pipeline.plan import check_plan, estimate, larger_ratio, plan_lines
 
     for line in report.found(record):
         log.info(line)
@@ -226,7 +226,9 @@ def _say_plan(
         log.info(line)
     if found:
         check_plan(found, settings, record.state, folder)
-        for line in check_fit(*found.splits(settings), found.spread, settings, found.has_documents):
+        train, val = found.splits(settings)
+        is_val_named = larger_ratio(found, settings, val) is not None
+        for line in check_fit(train, val, found.spread, settings, found.has_documents, is_val_named):
             log.warning(line)
     return found
 

@@ -58,14 +58,18 @@ def least_tokens(layout: Layout, fit: Fit) -> int:
     return (fit.block if layout.is_merged else fit.batch * fit.block * fit.ranks) + 1
 
 
-def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
+def check_fit(
+    train: int, val: int, spread: float, settings: Settings, has_documents: bool, is_val_named: bool = False
+) -> list[str]:
     """Return notes on files that will be too short for their reader, by estimates (tokens, and their relative error).
+
+    `is_val_named` says that a larger val was advised already.
 
     Raises `InputError` instead where `--for` was given.
     """
     layout, least = LAYOUTS[settings.layout], least_tokens(LAYOUTS[settings.layout], fit_of(settings))
     problems = []
-    if val * (1 + spread) < least:
+    if val * (1 + spread) < least and (settings.fit or not is_val_named):
         problems.append((f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val)))
     if not layout.is_merged and settings.shard_tokens < least:
         problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))

@@ -159,7 +159,7 @@ def plan_lines(
         f" {format_size(val * 2)}",
         f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free{time}",
     ]
-    if advice := _larger_ratio(found, settings, val):
+    if advice := larger_ratio(found, settings, val):
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
             f" --val-ratio {advice:.2g} gives about {advice * found.n_tokens:,.0f}"
@@ -167,7 +167,7 @@ def plan_lines(
     return lines
 
 
-def _larger_ratio(found: Estimate, settings: Settings, val: int) -> float | None:
+def larger_ratio(found: Estimate, settings: Settings, val: int) -> float | None:
     """Return a share that gives a useful validation split, None where there is no need or no better one."""
     if settings.val_tokens is not None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
         return None
