@@ -28,7 +28,7 @@ from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
 from .pipeline.fits import check_fit, check_neighbours, fit_warnings
 from .pipeline.schedule import count_workers
-from .pipeline.settings import DEFAULT_VAL_RATIO, Settings, default_shard_tokens
+from .pipeline.settings import DEFAULT_VAL_RATIO, Settings
 from .remote import session
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
@@ -102,7 +102,7 @@ def prepare(
     settings = Settings(
         val_ratio=val_ratio if val_ratio is not None else DEMO_VAL_RATIO if demo else DEFAULT_VAL_RATIO,
         val_tokens=val_tokens,
-        shard_tokens=default_shard_tokens(layout) if shard_tokens is None else shard_tokens,
+        shard_tokens=shard_tokens,  # type: ignore[arg-type]
         text_column=text_column,
         separator=separator,
         seed=seed,

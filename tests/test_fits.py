@@ -63,7 +63,7 @@ def test_the_least_is_what_the_reader_takes(layout: str, excess: int, tmp_path: 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the plan a note, with `--for` a refusal; at the end a warning; and what they say makes files that fit."""
+    """In the plan a line, with `--for` a refusal; at the end a warning; and what they say makes files that fit."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options = ["--layout", layout, "--for", "4x256x2"]
     assert run(path, out, "--dry-run", *options) == 2
@@ -71,7 +71,7 @@ def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: p
     assert re.search(r"val\.\w+ will have about [\d,]+ tokens; [\w.-]+ needs [\d,]+ or more \(--for 4x256x2\)", refused)
     assert run(path, out, "--layout", layout) == 0
     said = capsys.readouterr().out
-    assert "note: val" in said and "warning: val" in said
+    assert re.search(r"(note|warning): val\.\w+ will have about", said) and re.search(r"warning: val\.\w+ has ", said)
     with pytest.raises(Refused):
         READERS[layout](out, 4, 256, 2)
     advice = re.search(r"--val-tokens \d+", refused)

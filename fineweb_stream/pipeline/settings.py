@@ -18,11 +18,6 @@ FORMATS = ("text", "jsonl", "parquet")
 DEFAULT_VAL_RATIO = 0.0005
 
 
-def default_shard_tokens(layout: str) -> int:
-    """Return how many tokens the shards of a layout have when nobody says: as many as its reader's own scripts make."""
-    return LAYOUTS.get(layout, NANOGPT).shard_tokens
-
-
 def parse_separator(text: str) -> str:
     """Understand the escapes of a separator as a shell hands them over: `\\\\n` is a newline.
 
@@ -62,7 +57,7 @@ class Settings:
 
     val_ratio: float = DEFAULT_VAL_RATIO
     val_tokens: int | None = None
-    shard_tokens: int = NANOGPT.shard_tokens
+    shard_tokens: int = None  # type: ignore[assignment]  # as many as the layout's reader is used to
     text_column: str = "text"
     separator: str | None = None
     seed: int = 0
@@ -76,6 +71,8 @@ class Settings:
     eot: str = "after"
 
     def __post_init__(self) -> None:
+        if self.shard_tokens is None:
+            object.__setattr__(self, "shard_tokens", LAYOUTS.get(self.layout, NANOGPT).shard_tokens)
         parsers: dict[str, Callable[[Any], float]] = {
             "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
             "seed": _whole,
