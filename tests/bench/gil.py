@@ -14,7 +14,7 @@ import psutil
 from .cases import ROOT
 
 RATE = 250  # samples a second
-START_SECONDS = 0.7  # what is loaded at the start, once, is no matter here
+START_CPU_SECONDS = 0.7  # what is loaded at the start, once, is no matter here: so much CPU time goes by before
 SAMPLE_SECONDS = 4
 
 
@@ -29,19 +29,19 @@ def sample_lock(path: Path, n_workers: int = 2, n_runs: int = 3) -> dict[str, fl
     run_seconds = 0.0
     with tempfile.TemporaryDirectory(dir=path.parent) as out:
         for _ in range(n_runs):
-            start = time.perf_counter()
             command = [sys.executable, str(ROOT / "prepare.py"), str(path), "--out", out, "--overwrite"]
             with subprocess.Popen(
                 [*command, "--engine", "gigatoken", "--workers", str(n_workers)],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             ) as process:
-                time.sleep(START_SECONDS)
+                _wait_for_start(process.pid)
+                start = time.perf_counter()
                 held, seconds, cpu_seconds = _sample(process.pid, Path(out) / "samples")
                 process.wait()
             if process.returncode:
                 raise RuntimeError(f"{' '.join(command)}: exit status {process.returncode}")
-            run_seconds += time.perf_counter() - start - START_SECONDS
+            run_seconds += time.perf_counter() - start
             n_held, n_samples, cpu, wall = n_held + held, n_samples + seconds * RATE, cpu + cpu_seconds, wall + seconds
     share, busy = n_held / n_samples, cpu / wall
     held_ms = share * run_seconds * 1000 / (n_runs * path.stat().st_size / 1e6 * _text_share(path))
@@ -54,6 +54,13 @@ def sample_lock(path: Path, n_workers: int = 2, n_runs: int = 3) -> dict[str, fl
         "held_ms_per_mb": held_ms,
         "ceiling_mb_per_s": 1000 / held_ms,
     }
+
+
+def _wait_for_start(pid: int) -> None:
+    for _, cpu in _times(psutil.Process(pid)):
+        if cpu >= START_CPU_SECONDS:
+            return
+        time.sleep(0.01)
 
 
 def _sample(pid: int, path: Path) -> tuple[float, float, float]:
