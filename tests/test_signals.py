@@ -6,7 +6,6 @@ for a moment; everything else is prepare.py as it is.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -77,7 +76,7 @@ def patch():
     from fineweb_stream.pipeline import run, worker
     {{
         "look at the inputs": lambda: wrap(discover, "_describe"),
-        "lock": lambda: wrap(lock, "_create", after=True),
+        "lock": lambda: wrap(lock, "_acquire", after=True),
         "look at the record": lambda: wrap(api, "open_record"),
         "build the engine": lambda: wrap(run, "get_encoder"),
         "encode": lambda: wrap(run.Progress, "update", 4),
@@ -179,7 +178,7 @@ def test_every_phase(number: int, text: Path, tmp_path: Path, capsys: pytest.Cap
         assert not [name for name in left if name.startswith("prepare.lock")], phase
         if phase in LATE:
             assert "the same command continues" in errors, phase
-            state = json.loads((program.out / "prepare.json").read_bytes())["state"]
+            state = vars(read_record(program.out).state)
             said = re.search(r"([\d,]+) tokens are saved", errors)
             assert said, phase
             assert int(said[1].replace(",", "")) == state["train_tokens"] + state["val_tokens"] > 0, phase
@@ -253,7 +252,7 @@ def test_a_second_signal(text: Path, tmp_path: Path) -> None:
     assert status == 130, errors
     assert seconds < 2
     print(f"a second SIGINT: exit after {seconds:.2f} s")
-    assert json.loads((program.out / "prepare.json").read_bytes())["state"]["train_tokens"] > 0
+    assert read_record(program.out).state.train_tokens > 0
     prepare(text, program.out, quiet=True, **SHARDS)
     prepare(text, tmp_path / "expected", quiet=True, **SHARDS)
     assert outputs(program.out) == outputs(tmp_path / "expected")
@@ -287,7 +286,7 @@ def test_a_closed_terminal(text: Path, tmp_path: Path) -> None:
         status = program.process.wait(MAX_SECONDS)
     assert status == 128 + signal.SIGHUP
     assert not list(program.out.glob("prepare.lock*"))
-    assert json.loads((program.out / "prepare.json").read_bytes())["state"]["train_tokens"] > 0
+    assert read_record(program.out).state.train_tokens > 0
 
 
 def test_in_a_script(text: Path, tmp_path: Path) -> None:
