@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 import time
+import tracemalloc
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Any
 import pytest
 
 from fineweb_stream import prepare
+from fineweb_stream.inputs.jsonl import read_lines
 from fineweb_stream.output import manifest
 from fineweb_stream.output.manifest import Record, State, read_record
 from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.support.errors import PrepareError
-from fineweb_stream.support.model import Input
+from fineweb_stream.support.model import Input, ReadOptions
 
 from .helpers import outputs, write_jsonl
 from .test_contracts import prepare_in_blocks
@@ -251,3 +253,21 @@ def test_a_folder_of_the_version_before(kind: str, keep: bool, tmp_path: Path, m
         assert outputs(out) == outputs(tmp_path / "expected")
         assert not list(out.glob("*.part"))
         verify(out)
+
+
+def test_changes_of_text_that_is_bad_all_over(tmp_path: Path) -> None:
+    """Many changes of one block take a few bytes each, and each is listed, in order, and counted."""
+    lines = b"x\n" * (1 << 15)
+    tracemalloc.start()
+    changes = read_lines(lines, 0, ReadOptions(skip_bad=True)).changes
+    n_bytes, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(changes) == 1 << 15
+    assert n_bytes < 16 * len(changes)
+    assert peak < 150 * len(changes)  # the lines themselves, as objects
+    assert [(c.record, c.byte) for c in changes] == [(i, 2 * i) for i in range(1 << 15)]
+    (tmp_path / "c.jsonl").write_bytes(b'{"text": "good one"}\n' * 50 + lines)
+    prepare(tmp_path / "c.jsonl", tmp_path / "out", quiet=True, skip_bad=True, val_ratio=0.1)
+    listed = [json.loads(line) for line in (tmp_path / "out" / "prepare.changes.jsonl").read_bytes().splitlines()]
+    assert [change["byte"] for change in listed] == [50 * 21 + 2 * i for i in range(1 << 15)]
+    assert read_record(tmp_path / "out").state.n_changes == {"skipped": 1 << 15}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ..support.model import Change, Input, ReadOptions
+from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_texts
 from ..tokenizer.ids import Ends
 
@@ -29,20 +29,20 @@ class Batch(NamedTuple):
     ends: Ends
     n_bytes: int
     n_records: int
-    changes: list[Change]
+    changes: Changes
 
     @property
     def texts(self) -> list[str]:
         """The documents as `str`: for errors, scripts and tests.
 
-        >>> batch_of(["one", "zwölf"], 9, 2, []).texts
+        >>> batch_of(["one", "zwölf"], 9, 2, Changes()).texts
         ['one', 'zwölf']
         """
         ends = self.ends.tolist() or [len(self.data)][: len(self.data)]
         return [str(self.data[start:end], "utf-8") for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: list[Change]) -> Batch:
+def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: Changes) -> Batch:
     """Make a batch of texts that are `str` already; lone surrogates become U+FFFD, as in tiktoken."""
     return Batch(*join_texts(texts), n_bytes, n_records, changes)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..support.errors import RecordError
-from ..support.model import Change, ReadOptions
+from ..support.model import Change, Changes, ReadOptions
 from .blocks import Batch, batch_of
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:
     """Make a batch of an array without nulls, on its own memory."""
     _, offsets, data = array.buffers()
     if not len(array) or data is None:  # then there may be no buffers at all
-        return batch_of([""] * len(array), n_bytes, len(array), [])
+        return batch_of([""] * len(array), n_bytes, len(array), Changes())
     places = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     start, stop = int(places[0]), int(places[-1])
-    return Batch(memoryview(data)[start:stop], places[1:] - start, n_bytes, len(array), [])
+    return Batch(memoryview(data)[start:stop], places[1:] - start, n_bytes, len(array), Changes())
 
 
 def _read_each(array: pa.LargeStringArray, n_bytes: int, options: ReadOptions) -> Batch:
@@ -107,7 +107,7 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, options: ReadOptions) -
     import pyarrow as pa
 
     texts: list[str] = []
-    changes: list[Change] = []
+    changes = Changes()
     for i, data in enumerate(array.cast(pa.large_binary()).to_pylist()):
         if data is None:
             message = f"the column {options.text_column!r} is null, not text"

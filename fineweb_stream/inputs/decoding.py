@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from ..support.errors import RecordError
-from ..support.model import Change
+from ..support.model import Change, Changes
 
 BOM = b"\xef\xbb\xbf"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
@@ -31,16 +31,17 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, list[Change]]:
+def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, Changes]:
     """Decode UTF-8 that stands at `byte` of a file; return the text and what was replaced or left out.
 
-    >>> decode(b"caf\\xe9", "replace", byte=100)
+    >>> text, changes = decode(b"caf\\xe9", "replace", byte=100)
+    >>> text, list(changes)
     ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte that is no UTF-8: e9')])
 
     Raises `RecordError` for such bytes when `errors` is "strict".
     """
     try:
-        return data.decode("utf-8"), []
+        return data.decode("utf-8"), Changes()
     except UnicodeDecodeError as error:
         if errors == "strict":
             raise RecordError(
@@ -51,7 +52,7 @@ def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, l
                 " a file in another encoding: iconv -f latin1 -t utf-8 OLD > NEW",
             ) from None
     kind = "replaced" if errors == "replace" else "left out"
-    changes = []
+    changes = Changes()
     escaped = data.decode("utf-8", "surrogateescape")
     position, at = byte, 0
     for match in _ESCAPED_BYTES.finditer(escaped):

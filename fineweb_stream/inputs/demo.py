@@ -10,7 +10,7 @@ import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..support.model import Input, ReadOptions
+from ..support.model import Changes, Input, ReadOptions
 from .blocks import Batch, Block, batch_of
 
 
@@ -32,7 +32,7 @@ class Demo:
 
     def read(self, block: Block) -> Batch:
         """Take the documents."""
-        return batch_of(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, [])
+        return batch_of(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, Changes())
 
     def sample(self, n: int) -> list[Block]:
         """Return all of it."""

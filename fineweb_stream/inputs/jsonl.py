@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..support.errors import RecordError
-from ..support.model import Change, Input, ReadOptions
+from ..support.model import Change, Changes, Input, ReadOptions
 from .arrow_lines import read_plain_lines
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
 from .decoding import BOM, decode
@@ -78,7 +78,7 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
 def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Batch:
     """Parse line by line: the word on what is right, and where anything else is."""
     texts: list[str] = []
-    changes: list[Change] = []
+    changes = Changes()
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -89,7 +89,7 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
             try:
                 text, replaced = _read_line(parse, line, byte, i, options)
                 texts.append(text)
-                changes += replaced
+                changes.extend(replaced)
             except RecordError as error:
                 if not options.skip_bad:
                     raise
@@ -100,11 +100,11 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
 
 def _read_line(
     parse: Callable[[bytes], Any], line: bytes, byte: int, record: int, options: ReadOptions
-) -> tuple[str, list[Change]]:
+) -> tuple[str, Changes]:
     try:
         text = find_value(parse(line), options.text_column)
         if isinstance(text, str):
-            return text, []
+            return text, Changes()
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         pass  # the slow way finds out whether it is wrong, and how
     decoded, changes = decode(line, options.errors, byte, record)

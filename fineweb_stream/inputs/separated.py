@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..support.model import Change, Input, ReadOptions
+from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_bytes
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
 from .decoding import BOM, decode, is_utf8
@@ -51,15 +51,15 @@ class SeparatedText:
         texts = [document for _, document in documents]
         if b"\r" in data:
             texts = [text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for text in texts]
-        return Batch(*join_bytes(texts), len(data), len(texts), [])
+        return Batch(*join_bytes(texts), len(data), len(texts), Changes())
 
     def _decode_each(self, documents: list[tuple[int, bytes]], offset: int, n_bytes: int) -> Batch:
         texts: list[str] = []
-        changes: list[Change] = []
+        changes = Changes()
         for start, document in documents:
             text, replaced = decode(document, self.options.errors, offset + start, len(texts))
             texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
-            changes += replaced
+            changes.extend(replaced)
         return batch_of(texts, n_bytes, len(texts), changes)
 
     def sample(self, n: int) -> list[Block]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..support.model import Change, Input, ReadOptions
+from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.cuts import find_cut
 from .blocks import BLOCK_BYTES, Batch, Block
 from .decoding import BOM, decode, is_utf8
@@ -66,7 +66,7 @@ class PlainText:
         if block.start == 0:
             data = data.removeprefix(BOM)
         n_bytes = len(data)
-        changes: list[Change] = []
+        changes = Changes()
         if not is_utf8(data):
             text, changes = decode(data, self.options.errors, block.stop - n_bytes)
             data = text.encode()

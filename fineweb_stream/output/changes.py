@@ -7,12 +7,13 @@ from pathlib import Path
 from types import TracebackType
 
 from ..support.log import log
-from ..support.model import Change, Input
+from ..support.model import Changes, Input
 from . import files
 from .manifest import State
 
 CHANGES_NAME = "prepare.changes.jsonl"
 _MAX_PRINTED = 10
+_WRITE_BYTES = 1 << 20
 
 
 class ChangeLog:
@@ -34,11 +35,11 @@ class ChangeLog:
         if self._part:
             self._part.close()
 
-    def append(self, input: Input, unit: str, changes: list[Change]) -> None:
+    def append(self, input: Input, unit: str, changes: Changes) -> None:
         """Take down changes of an input whose records are called `unit`; they count from `state.n_records`."""
-        if not changes:
+        if not len(changes):
             return
-        part = self._part or self._open()
+        part, lines = self._part or self._open(), bytearray()
         for change in changes:
             place = locate(input, unit, change.record + self._state.n_records, change.byte)
             n_before = sum(self._state.n_changes.values())
@@ -47,8 +48,12 @@ class ChangeLog:
             elif n_before == _MAX_PRINTED:
                 log.warning(f"more records are skipped or changed: see {self._path}")
             line = {"kind": change.kind, "place": place, "byte": change.byte, "detail": change.detail}
-            part.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
+            lines += (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+            if len(lines) >= _WRITE_BYTES:
+                part.write(bytes(lines))
+                lines.clear()
             self._state.n_changes[change.kind] = self._state.n_changes.get(change.kind, 0) + 1
+        part.write(bytes(lines))
         self._state.changes_bytes = part.n_bytes
 
     def sync(self) -> None:

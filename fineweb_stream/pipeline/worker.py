@@ -11,7 +11,7 @@ import numpy as np
 from ..inputs.blocks import Batch, Block, batch_of
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, TooLargeError
-from ..support.model import Change
+from ..support.model import Change, Changes
 from ..support.units import format_size
 from ..support.waiting import until
 from ..tokenizer.encoder import Encoder
@@ -33,7 +33,7 @@ class Encoded:
     ends: Ends
     n_bytes: int
     n_records: int
-    changes: list[Change]
+    changes: Changes
     has_text: bool
     n_eot_in_text: int
 
@@ -62,7 +62,7 @@ def encode_block(
     changes = batch.changes
     if block.is_hard_cut:
         detail = "a run of one kind of character was cut: ids may differ there"
-        changes = [*changes, Change(0, block.stop, "hard cut", detail)]
+        changes.append(Change(0, block.stop, "hard cut", detail))
     return Encoded(ids, ends, batch.n_bytes, batch.n_records, changes, _has_text(batch.data), n_eot)
 
 
@@ -95,7 +95,7 @@ def _skip_too_large(block: Block, max_bytes: int) -> Batch:
     byte = None if block.source.unit == "row" else block.start
     if not block.source.options.skip_bad:
         raise TooLargeError(0, byte, message, "give it more with --memory, or skip such documents with --skip-bad")
-    return batch_of([], block.n_bytes, 1, [Change(0, byte, "skipped", message)])
+    return batch_of([], block.n_bytes, 1, Changes([Change(0, byte, "skipped", message)]))
 
 
 def _check_bytes(block: Block) -> int:

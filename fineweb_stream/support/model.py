@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,3 +66,45 @@ class Change(NamedTuple):
     byte: int | None
     kind: str
     detail: str
+
+
+class Changes:
+    """All changes of one block, in order, in little memory: of text that is bad all over there are half a million.
+
+    >>> changes = Changes([Change(0, 5, "skipped", "not JSON")])
+    >>> changes.append(Change(7, 90, "skipped", "not JSON"))
+    >>> len(changes), [change.record for change in changes]
+    (2, [0, 7])
+
+    Only the last PACKED are objects; those before are compressed, a few bytes each.
+    """
+
+    PACKED = 1024
+
+    def __init__(self, changes: Iterable[Change] = ()) -> None:
+        self._packed: list[bytes] = []
+        self._last: list[Change] = []
+        self.extend(changes)
+
+    def __len__(self) -> int:
+        return len(self._packed) * self.PACKED + len(self._last)
+
+    def __iter__(self) -> Iterator[Change]:
+        for packed in self._packed:
+            yield from (Change(*change) for change in json.loads(zlib.decompress(packed)))
+        yield from self._last
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Changes | list) and list(self) == list(other)
+
+    def append(self, change: Change) -> None:
+        """Add one at the end."""
+        self._last.append(change)
+        if len(self._last) == self.PACKED:
+            self._packed.append(zlib.compress(json.dumps(self._last).encode(), 1))
+            self._last = []
+
+    def extend(self, changes: Iterable[Change]) -> None:
+        """Add several at the end."""
+        for change in changes:
+            self.append(change)
