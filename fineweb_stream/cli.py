@@ -24,7 +24,7 @@ from .support.units import parse_size
 from .support.version import __version__
 
 PIPE_SECONDS = 3.0
-"""How long a pipe that nobody named is waited for: after that it is taken for one that only happens to be there."""
+"""How long a pipe that nobody named is waited for: after that it only happens to be there."""
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
@@ -39,7 +39,7 @@ _EXAMPLES = r"""examples:
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Run the command line and return its exit status; by default all is in `folder`, the script's own.
 
-    Where an engine's call is in its midst still, the process ends here: all is saved, and nobody wants its result.
+    Where a call of an engine still runs, the process ends here: all is saved, and nobody wants its result.
     """
     # None is one that was closed before the program began; these stay open to its end.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
@@ -223,7 +223,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="strict",
         choices=("strict", "replace", "ignore"),
         metavar="E",
-        help="bytes that are no UTF-8: strict (default), replace, ignore",
+        help="invalid UTF-8: strict (default), replace or ignore",
     )
     add("--skip-bad", action="store_true", help="skip and count records that cannot be used")
     add(

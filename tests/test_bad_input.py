@@ -61,10 +61,10 @@ BAD_FILES = {
     "utf32.txt": ("\ufeffsome text".encode("utf-32-le"), ["UTF-32", "iconv -f utf-32 -t utf-8"]),
     "utf16.txt": ("\ufeffsome text".encode("utf-16-le"), ["UTF-16", "iconv -f utf-16 -t utf-8"]),
     "latin.txt": (b"some words " * 20 + b"caf\xe9 noir", ["latin.txt, byte 223", "0xe9", "--errors replace", "iconv"]),
-    "latin.jsonl": (b'{"text": "caf\xe9"}\n', ["latin.jsonl, line 1 (byte 13)", "not UTF-8"]),
+    "latin.jsonl": (b'{"text": "caf\xe9"}\n', ["latin.jsonl, line 1 (byte 13)", "invalid UTF-8"]),
     "gzip.txt": (gzip.compress(b"some text"), ["gzip.txt", "gzip"]),
     "binary.txt": (bytes(range(256)) * 9, ["binary.txt: binary data"]),
-    "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0", ["a picture, not text"]),
+    "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0", ["an image (PNG"]),
     "parquet.txt": (b"PAR1\x15\x04abcd", ["a parquet file"]),
     "broken.parquet": (b"PAR1" + b"\0" * 100 + b"PAR1", ["broken.parquet: not a whole parquet file"]),
     "short.parquet": (b"PAR1", ["short.parquet: not a whole parquet file"]),
@@ -269,7 +269,7 @@ def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
         prepare(path, tmp_path / f"{i}l", text_column=name, val_ratio=0.1, quiet=True)
         assert sorted(split_at_eot(both_splits(tmp_path / f"{i}l"))) == expected, name
     pq.write_table(pa.table({"text": [*data, b"caf\xe9"], "body": [*bodies, None]}), tmp_path / "bad.parquet")
-    with pytest.raises(InputError, match=r"bad\.parquet, row 51: not UTF-8 \(0xe9\)"):
+    with pytest.raises(InputError, match=r"bad\.parquet, row 51: invalid UTF-8 \(0xe9\)"):
         prepare(tmp_path / "bad.parquet", tmp_path / "o", quiet=True)
     with pytest.raises(InputError, match=r"row 51: the column 'body\.inner\.text' is null"):
         prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.inner.text", quiet=True)
@@ -283,7 +283,7 @@ def test_errors_option(reference, run_program, tmp_path, mode: str, kind: str, t
     (tmp_path / "c.txt").write_bytes(b"some words " * 20 + b"caf\xe9" + b" and more" * 9)
     done = run_program("c.txt", "--errors", mode, "--out", "out")
     assert done.returncode == 0, done.stderr
-    assert f"{kind}: c.txt, byte 223: 1 byte that is no UTF-8: e9" in done.stdout
+    assert f"{kind}: c.txt, byte 223: 1 byte of invalid UTF-8: e9" in done.stdout
     assert both_splits(tmp_path / "out") == reference.encode_ordinary("some words " * 20 + text + " and more" * 9)
 
 
@@ -314,7 +314,7 @@ def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
     (tmp_path / "c.txt").write_text("some words " * 9000)
     for arguments, part in (
         (["c.jsonl", "--text-column", "body"], "c.jsonl, line 1 (byte 0): no field 'body'"),
-        (["latin.txt"], "latin.txt, byte 223: not UTF-8"),
+        (["latin.txt"], "latin.txt, byte 223: invalid UTF-8"),
         (["c.txt", "--val-tokens", "1M"], "--val-tokens 1,000,000: the input has about 18,000 in all"),
     ):
         for more in (["--dry-run"], []):
@@ -416,7 +416,7 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
         (["--engine", "fastokens"], "gigatoken took its place"),
         (["--nonsense"], "--nonsense"), (["--val-raito", "1"], "did you mean --val-ratio?"),
         (["--out", "c.txt"], "c.txt: a file, not a folder"), (["--shards-token=1M"], "did you mean --shard-tokens?"),
-        (["--workers", "0"], "not a number of threads"), (["--val-tokens", "-5"], "--val-tokens"),
+        (["--workers", "0"], "not a number, 1 or more"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),
         (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
         (["--val-ratio", "0,1"], "with a point: 0.1"),
@@ -434,7 +434,7 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
 NUMBERS = {
     "max_tokens": (["1M", 1e6, 1_000_000, "1,000,000", "1e6"], ["x", "", 0, -1, True, "1,5M", float("nan"), "1 5", []]),
     "val_tokens": (["100", 100.0], ["none", -5, 0]),
-    "shard_tokens": (["5k", 5000.0], [None, "0", "1,5k"]),
+    "shard_tokens": (["5k", 5000.0], [0, "0", "1,5k"]),
     "val_ratio": ([0.1, "0.1", "10%", "10 %"], ["0,1", "10", 10, 0, "0%", "x", True, []]),
     "workers": ([1, "1", 1.0], [0, "two", 1.5, True, ""]),
     "seed": ([7, "7", 7.0], ["x", 1.5, None]),
@@ -487,7 +487,7 @@ def test_no_more_memory_from_the_system(tmp_path, monkeypatch) -> None:
     """A limit of the system that is met first is a lack of memory, too: exit 3, with the place and the way on."""
     path = write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
     monkeypatch.setattr(run, "encode_block", raise_memory_error)
-    with pytest.raises(MemoryLimitError, match=r"c\.jsonl, from 0: the system gives no more memory \(realloc failed\)"):
+    with pytest.raises(MemoryLimitError, match=r"c\.jsonl, from 0: out of memory \(realloc failed\)"):
         prepare(path, tmp_path / "out", quiet=True)
 
 

@@ -283,7 +283,11 @@ def test_listing_is_patient(hub: HubServer, waits: Waits) -> None:
     """A Hub that answers, if only 503, is waited for while it lists too."""
     hub.faults = [Fault(503), None, rate_limited(30), Fault(cut=3)]
     assert len(list_remote(NAME)) == 3
-    assert [what.partition(": ")[2] for _, what in waits] == ["HTTP 503", "HTTP 429", "hung up"]
+    assert [what.partition(": ")[2] for _, what in waits] == [
+        "HTTP 503",
+        "HTTP 429",
+        "the server closed the connection",
+    ]
 
 
 def test_http_without_head(hub: HubServer) -> None:

@@ -1,4 +1,4 @@
-"""A column of Arrow's -> a batch: its own buffer of text, unless it has nulls or bytes that are no UTF-8."""
+"""A column of Arrow's -> a batch: its own buffer of text, unless it has nulls or invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
 def read_column(column: pa.ChunkedArray, options: ReadOptions) -> Batch:
     """Turn a column into a batch: without a copy where it is one array, and outside the GIL.
 
-    Raises `RecordError` for a null and for bytes that are no UTF-8, unless `options` says otherwise.
+    Raises `RecordError` for a null and for invalid UTF-8, unless `options` says otherwise.
     """
     import pyarrow as pa
 
@@ -119,8 +119,8 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, options: ReadOptions) -
             texts.append(data.decode())
         except UnicodeDecodeError as error:
             if options.errors == "strict":
-                bad = f"not UTF-8 (0x{data[error.start]:02x})"
+                bad = f"invalid UTF-8 (0x{data[error.start]:02x})"
                 raise RecordError(i, None, bad, "--errors replace or --errors ignore") from None
             texts.append(data.decode("utf-8", options.errors))
-            changes.append(Change(i, None, "replaced" if options.errors == "replace" else "left out", "not UTF-8"))
+            changes.append(Change(i, None, "replaced" if options.errors == "replace" else "left out", "invalid UTF-8"))
     return batch_of(texts, n_bytes, len(array), changes)

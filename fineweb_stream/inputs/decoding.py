@@ -36,7 +36,7 @@ def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, C
 
     >>> text, changes = decode(b"caf\\xe9", "replace", byte=100)
     >>> text, list(changes)
-    ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte that is no UTF-8: e9')])
+    ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte of invalid UTF-8: e9')])
 
     Raises `RecordError` for such bytes when `errors` is "strict".
     """
@@ -47,7 +47,7 @@ def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, C
             raise RecordError(
                 record,
                 byte + error.start,
-                f"not UTF-8 (0x{data[error.start]:02x})",
+                f"invalid UTF-8 (0x{data[error.start]:02x})",
                 "--errors replace puts U+FFFD in its place, --errors ignore leaves it out;"
                 " a file in another encoding: iconv -f latin1 -t utf-8 OLD > NEW",
             ) from None
@@ -60,5 +60,5 @@ def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, C
         at = match.start()
         bad = match.group().encode("utf-8", "surrogateescape")
         plural = "s" if len(bad) > 1 else ""
-        changes.append(Change(record, position, kind, f"{len(bad)} byte{plural} that is no UTF-8: {bad[:8].hex(' ')}"))
+        changes.append(Change(record, position, kind, f"{len(bad)} byte{plural} of invalid UTF-8: {bad[:8].hex(' ')}"))
     return data.decode("utf-8", errors), changes

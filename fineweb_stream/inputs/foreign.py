@@ -77,8 +77,14 @@ _BINARY = (
     (rb"\{\\rtf", Foreign("an RTF document", "pandoc -f rtf -t plain {path} -o {new}")),
     (rb"\xd0\xcf\x11\xe0", Foreign("an old Office document", "soffice --headless --convert-to txt:Text {path}")),
     (rb"AT&TFORM.{4}DJV", Foreign("a DjVu document", "djvutxt {path} {new}")),
-    (rb"\x7fELF|MZ[^\n]{0,60}\x00|\xca\xfe\xba\xbe|[\xce\xcf]\xfa\xed\xfe", Foreign("a program")),
-    (rb"\x89PNG|\xff\xd8\xff|GIF8[79]a|RIFF.{4}WEBP|II\*\x00|MM\x00\*|BM.{4}\x00\x00\x00\x00", Foreign("a picture")),
+    (
+        rb"\x7fELF|MZ[^\n]{0,60}\x00|\xca\xfe\xba\xbe|[\xce\xcf]\xfa\xed\xfe",
+        Foreign("an executable (ELF, Windows or macOS)"),
+    ),
+    (
+        rb"\x89PNG|\xff\xd8\xff|GIF8[79]a|RIFF.{4}WEBP|II\*\x00|MM\x00\*|BM.{4}\x00\x00\x00\x00",
+        Foreign("an image (PNG, JPEG, GIF, WebP, TIFF or BMP)"),
+    ),
     (rb"RIFF.{4}(WAVE|AVI )|OggS\x00|fLaC\x00|ID3[\x02-\x04]\x00|\xff[\xf2\xf3\xfa\xfb]", Foreign("sound or video")),
     (rb".{4}ftyp.{4}\x00|\x1a\x45\xdf\xa3", Foreign("sound or video")),
     (

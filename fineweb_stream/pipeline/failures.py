@@ -63,7 +63,7 @@ def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None
     if not (is_thread or isinstance(error, MemoryError)):
         return None
     return MemoryLimitError(
-        f"{place}the system gives no more memory ({reason})",
+        f"{place}out of memory ({reason})",
         "raise the limit (ulimit -v, a container's), or use fewer workers: --workers 1",
     )
 

@@ -87,7 +87,7 @@ class Settings:
         if self.separator is not None and not self.separator:
             raise InputError("separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
         if self.errors not in ("strict", "replace", "ignore"):
-            raise InputError(f"errors={self.errors!r}: no such way", "strict, replace or ignore")
+            raise InputError(f"errors={self.errors!r}: must be strict, replace or ignore", "strict stops at the first")
         if self.engine not in ENGINES:
             raise unknown_engine(self.engine)
         if self.layout not in LAYOUTS:

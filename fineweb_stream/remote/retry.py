@@ -196,7 +196,7 @@ def _reason(url: str, error: BaseException) -> str:
         if isinstance(cause, TimeoutError | OSError) and "time" in type(cause).__name__.lower():
             return "timeout"
         cause = cause.__cause__ or cause.__context__
-    return "hung up"
+    return "the server closed the connection"
 
 
 def refusal(url: str, answer: Answer) -> InputError:

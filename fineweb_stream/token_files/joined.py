@@ -97,7 +97,7 @@ class Tokens:
             return self._take(np.asarray(key, None if len(key) else np.intp))
         place = operator.index(key)
         if not -len(self) <= place < len(self):
-            raise IndexError(f"place {place:,} is not within {len(self):,} tokens")
+            raise IndexError(f"index {place:,} is out of range ({len(self):,} tokens)")
         number = bisect_right(self._ends, place % len(self))
         return self._parts[number][place % len(self) - self._ends[number]]  # negative: counted from the file's end
 

@@ -90,7 +90,7 @@ def picture_format(path: str | os.PathLike[str]) -> str:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise InputError("a picture needs matplotlib, which is not installed", "pip install matplotlib") from None
+        raise InputError("a plot needs matplotlib, which is not installed", "pip install matplotlib") from None
     kind, kinds = Path(path).suffix.lower().lstrip("."), FigureCanvasBase.get_supported_filetypes()
     if kind not in kinds:
         raise InputError(f"{path}: its ending names no format of pictures", f"these do: {', '.join(sorted(kinds))}")

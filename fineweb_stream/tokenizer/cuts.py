@@ -7,7 +7,7 @@ is a place to cut. There are two kinds:
 * between a letter, a digit and a character of a third kind, except right after an apostrophe (`'s`, `'ll`). Only for
   text without the first kind: base64, Chinese, Japanese.
 
-Positions here are indices into a `str`; lone surrogates stand for bytes that are no UTF-8
+Positions here are indices into a `str`; lone surrogates stand for invalid UTF-8
 (`errors="surrogateescape"`) and are never cut next to, because what becomes of them is decided later.
 """
 
