@@ -368,9 +368,9 @@ def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
     assert done.returncode == 0, done.stderr
     expected = document_ids(reference, [story.replace("\r\n", "\n") for story in stories])
     assert sorted(split_at_eot(both_splits(tmp_path / "o"))) == sorted(expected)
-    assert_error(run_program("f0.txt", "--separator", "###", "--out", "p"), 2, "separator '###' is nowhere in it")
+    assert_error(run_program("f0.txt", "--separator", "###", "--out", "p"), 2, "separator '###' parts nothing")
     done = run_program("f0.txt", "f1.txt", "f2.txt", "--separator", "###", "--val-ratio", "0.5", "--out", "q")
-    assert "warning: the separator '###' is nowhere in the text" in done.stdout + done.stderr
+    assert "warning: the separator '###' parts nothing" in done.stdout + done.stderr
 
 
 def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:

@@ -99,7 +99,7 @@ def check_worth(state: State, sources: Sequence[Source]) -> None:
         if is_never_separated(state, sources):
             separator = (sources[0].options.separator or b"").decode()
             raise InputError(
-                f"{sources[0].input.shown}: the separator {separator!r} is nowhere in it: all of it is one document",
+                f"{sources[0].input.shown}: the separator {separator!r} parts nothing: only one document is in it",
                 "give the one that is between documents, or leave --separator out for one long text",
             )
         raise InputError(
@@ -147,7 +147,7 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
         )
     if record.settings["separator"] and state.n_documents <= sum(i.format == "text" for i in record.inputs):
         separator = record.settings["separator"]
-        lines.append(f"warning: the separator {separator!r} is nowhere in the text: each file is one document")
+        lines.append(f"warning: the separator {separator!r} parts nothing: each file is one document")
     lines += fit_warnings(record, settings)
     lines += outputs(folder, record)
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
