@@ -66,6 +66,7 @@ def prepare(
     layout: str = NANOGPT.name,
     fit: str | None = None,
     eot: str = "after",
+    shuffle: bool = False,
     index: bool = False,
     format: str | None = None,
     text_column: str = "text",
@@ -114,6 +115,7 @@ def prepare(
         layout=layout,
         fit=fit,
         eot=eot,
+        shuffle=shuffle,
     )
     if index and eot != "after":
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
@@ -143,6 +145,8 @@ def prepare(
         network.is_streaming = is_local
         with _engine_loading(plan.engine):
             sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
+            if settings.shuffle:
+                _check_documents(sources)
             cancel.check()
             if dry_run:
                 from .pipeline.fetch import measure_link
@@ -185,6 +189,16 @@ def prepare(
     return Result(
         folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
     )
+
+
+def _check_documents(sources: Sequence[Source]) -> None:
+    """Raise `InputError` for the first text that is no documents: there is nothing to shuffle."""
+    for source in sources:
+        if not source.unit:
+            raise InputError(
+                f"{source.input.shown}: plain text has no documents, and --shuffle puts documents in another order",
+                r"say what parts them, as --separator '\n\n', or leave --shuffle out",
+            )
 
 
 def _index(folder: Path, record: Record, is_asked: bool, cancel: Cancel) -> None:

@@ -209,6 +209,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
     add("--eot", choices=tuple(EOT_PLACES), default="after", metavar="E", help="end-of-text: after, before or both")
+    add("--shuffle", action="store_true", help="documents in a random order, always the same for one --seed")
     add("--index", action="store_true", help="beside each file write where its documents end (NAME.index)")
     add(
         "--format",
@@ -251,7 +252,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=os.environ.get("DASK_SCHEDULER_ADDRESS") or None,
         help="a Dask scheduler",
     )
-    add("--seed", type=int, default=0, metavar="N", help="which documents are the validation split (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="of the validation split and of --shuffle (default: 0)")
     add("--overwrite", action="store_true", help="replace what another run has left")
     add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")
     add("--demo", action="store_true", help="use the text that Python carries as the corpus")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ID_BYTES = 2
 
@@ -36,7 +36,8 @@ class Layout:
     `make_header` turns a number of tokens into the `header_bytes` bytes that stand before them; `max_tokens` is how
     many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is `{name}`. Shards that
     are not merged are the result. `reader` reads them, in steps of `default_batch` (sequences, tokens of each,
-    processes) when it is told nothing; `shard_tokens` is how long its own scripts make shards.
+    processes) when it is told nothing; `shard_tokens` is how long its own scripts make shards. `stems` are what
+    the names of shards and of val begin with. What `is_spool` only waits for its turn, and never gets a final name.
     """
 
     name: str
@@ -49,15 +50,17 @@ class Layout:
     reader: str
     default_batch: tuple[int, int, int]
     shard_tokens: int
+    stems: tuple[str, str] = ("train_shard_", "val")
+    is_spool: bool = False
 
     @property
     def val_name(self) -> str:
         """The name of the validation split."""
-        return f"val{self.suffix}"
+        return f"{self.stems[1]}{self.suffix}"
 
     def shard_name(self, number: int) -> str:
         """The final name of a shard."""
-        return f"train_shard_{number:04d}{self.suffix}"
+        return f"{self.stems[0]}{number:04d}{self.suffix}"
 
     def n_bytes(self, n_tokens: int) -> int:
         """The size of a file of so many tokens."""
@@ -116,3 +119,19 @@ NPY = Layout(
 )
 
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY)}
+
+
+def spool_of(layout: Layout) -> Layout:
+    """Return how documents are kept that wait to be shuffled: bare ids, in files that no reader takes for its own.
+
+    >>> spool_of(LAYOUTS["npy"]).shard_name(7), spool_of(LAYOUTS["npy"]).val_name
+    ('prepare.spool_0007.bin', 'prepare.spool.bin')
+    """
+    return replace(
+        layout,
+        suffix=".bin",
+        header_bytes=0,
+        make_header=_no_header,
+        stems=("prepare.spool_", "prepare.spool"),
+        is_spool=True,
+    )

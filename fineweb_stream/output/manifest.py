@@ -17,6 +17,7 @@ import json
 import os
 import re
 import secrets
+import sys
 import zlib
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -26,14 +27,14 @@ from ..support.errors import DiskError, PrepareError
 from ..support.model import Input
 from ..support.redact import kept
 from . import files
-from .layouts import LAYOUTS, NANOGPT, Layout
-from .own import Owned, is_output, own_parts
+from .layouts import LAYOUTS, NANOGPT, Layout, spool_of
+from .own import Owned, is_output, is_temporary, own_parts
 
 RECORD_NAME, STATE_NAME = "prepare.json", "prepare.state.json"
 FORMAT = 2
 """Goes up when an older program could not continue a run that this one began."""
 
-ENCODING, MERGING, DONE = "encoding", "merging", "done"
+ENCODING, SHUFFLING, MERGING, DONE = "encoding", "shuffling", "merging", "done"
 
 MAX_BYTES = 256 << 20
 """No record is larger: it has 300 bytes for an input, and 150 for a shard."""
@@ -44,6 +45,17 @@ POSITION = (
     *("n_changes", "changes_bytes"),
 )
 """What of a state says how far the inputs were read, and what came of it."""
+
+SHUFFLE: dict[str, Any] = {
+    **{"split": 0, "n_buckets": 0, "parted_tokens": 0, "parted_eot": 0, "n_bins": 0},
+    **{"train_tokens": 0, "val_tokens": 0, "shard_sha256": [], "shard_heads": [], "parts": {}},
+}
+"""What a state says while documents are shuffled, where that begins.
+
+Of `split` (0 is val, 1 train) the first `parted_tokens`, with `parted_eot` end-of-text ids, are in `n_buckets` files
+(with 1 of them all stay where they are), and the documents of the first `n_bins` ranges of keys are written. What is
+written by then is said as a `State` says it of a run that encodes.
+"""
 
 _ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str}
 
@@ -58,6 +70,7 @@ class State:
     right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete;
     `shard_heads` are their first bytes. `parts` has the length and hash of what is written under a temporary name.
     `snapshot` is the position from which a run that `--max-tokens` ended goes on: the start of the block it ended in.
+    `shuffle` says how far the documents are shuffled: SHUFFLE. Until they are, the shards are those of the spool.
     `old` are the files of a finished run that goes on, which stay until new ones replace them; of its `train.bin` the
     first `base_shards` shards are part of the new one. Each SHA-256 is that of the ids alone; without a header, as
     nanoGPT's files are, that is the file's.
@@ -89,6 +102,7 @@ class State:
     parts: dict[str, list[Any]] = field(default_factory=dict)
     place: list[Any] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
+    shuffle: dict[str, Any] = field(default_factory=dict)
     old: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     timeline: list[list[float]] = field(default_factory=list)
@@ -133,6 +147,18 @@ class Record:
         return LAYOUTS[self.settings["layout"]]
 
     @property
+    def written_layout(self) -> Layout:
+        """What the shards look like that `state` speaks of: a spool's, until its documents are shuffled."""
+        is_spool = self.settings["shuffle"] and self.state.status in (ENCODING, SHUFFLING)
+        return spool_of(self.layout) if is_spool else self.layout
+
+    @property
+    def shard_tokens(self) -> int:
+        """How many tokens each shard but the last has; what is shuffled into one file is one shard."""
+        is_whole = self.settings["shuffle"] and self.layout.is_merged and not self.settings["keep_shards"]
+        return sys.maxsize if is_whole else int(self.settings["shard_tokens"])
+
+    @property
     def run(self) -> str:
         """The run's number, which is in the names of its temporary files."""
         return self.state.run
@@ -162,14 +188,17 @@ class Record:
 
     def owned(self) -> Owned:
         """Return what the record says of the files that have their final names, those of the run before included."""
-        state, layout, shard_tokens = self.state, self.layout, self.settings["shard_tokens"]
+        state, layout, shard_tokens = self.state, self.layout, self.shard_tokens
         known: dict[str, list[dict[str, Any]]] = {}
         for name, entry in [*state.old.items(), *state.outputs.items()]:
             if "bytes" in entry:
                 known.setdefault(name, []).append(entry)
         is_gone = state.status == DONE and layout.is_merged and not self.settings["keep_shards"]
-        for number, head in enumerate([] if is_gone else state.shard_heads):
-            n = min(state.train_tokens - number * shard_tokens, shard_tokens)
+        heads, train_tokens = state.shard_heads, state.train_tokens
+        if self.written_layout.is_spool:
+            heads, train_tokens = state.shuffle.get("shard_heads", []), state.shuffle.get("train_tokens", 0)
+        for number, head in enumerate([] if is_gone else heads):
+            n = min(train_tokens - number * shard_tokens, shard_tokens)
             entry = {"bytes": layout.n_bytes(n), "tokens": n, "head": head}
             known.setdefault(layout.shard_name(number), []).append(entry)
         if state.status != ENCODING and state.changes_bytes:
@@ -179,9 +208,12 @@ class Record:
 
     def clear_parts(self) -> None:
         """Delete the temporary files of the run, but for those that the state speaks of."""
-        n_shards = len(self.state.shard_sha256) if self.state.status != DONE else 0
-        shards = map(self.layout.shard_name, range(n_shards))
-        known = {files.part_path(self.path.with_name(name), self.run) for name in (*self.state.parts, *shards)}
+        state = self.state
+        names = [*state.parts, *state.shuffle.get("parts", ())]
+        if state.status != DONE:
+            names += map(self.written_layout.shard_name, range(len(state.shard_sha256)))
+        names += map(self.layout.shard_name, range(len(state.shuffle.get("shard_sha256", ()))))
+        known = {files.part_path(self.path.with_name(name), self.run) for name in names}
         for path in own_parts(self.path.parent, self.run):
             if path not in known:
                 files.remove(path)
@@ -313,7 +345,8 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     fresh = Input("", "", 0, "")
     for input in inputs:
         _same_types(vars(input), vars(fresh))
-    settings = {"layout": NANOGPT.name, "eot": "after"} | content["settings"]  # the first runs had no other
+    first = {"layout": NANOGPT.name, "eot": "after", "shuffle": False}  # the first runs had no other
+    settings = first | content["settings"]
     if settings["layout"] not in LAYOUTS:
         raise ValueError(f"layout {settings['layout']!r}")
     if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:
@@ -338,18 +371,24 @@ def check_state(content: dict[str, Any], record: Record) -> State:
         raise ValueError("snapshot")
     for changes in (state.n_changes, state.snapshot.get("n_changes", {})):
         _check(all(type(n) is int and n >= 0 and kind.isprintable() for kind, n in changes.items()), "n_changes")
-    _check(state.status in (ENCODING, MERGING, DONE), "status")
+    _check(state.status in (ENCODING, SHUFFLING, MERGING, DONE), "status")
+    _check(not state.shuffle or set(state.shuffle) == set(SHUFFLE), "shuffle")
+    _same_types(state.shuffle, SHUFFLE)
+    shuffled = SHUFFLE | state.shuffle
+    _check(shuffled["split"] <= 1 and shuffled["n_buckets"] <= 1 << 16 and shuffled["n_bins"] <= 1 << 32, "shuffle")
     _check(state.run == record.run, "run")
     _check(state.input <= len(record.inputs), "input")
-    _check(all(map(_is_hash, state.shard_sha256)), "shard_sha256")
-    _check(len(state.shard_heads) == len(state.shard_sha256), "shard_heads")
-    _check(all(map(_is_head, [*state.shard_heads, state.changes_head])), "heads")
+    for shards in (vars(state), shuffled):
+        _check(all(map(_is_hash, shards["shard_sha256"])), "shard_sha256")
+        _check(len(shards["shard_heads"]) == len(shards["shard_sha256"]), "shard_heads")
+        _check(all(map(_is_head, [*shards["shard_heads"], state.changes_head])), "heads")
     n_shards, shard_tokens = len(state.shard_sha256), record.settings["shard_tokens"]
     _check((n_shards - 1) * shard_tokens < max(state.train_tokens, 1), "train_tokens")
     _check(state.merged_shards <= n_shards or state.merged_shards <= 1, "merged_shards")
     _check(state.base_shards <= n_shards + 1, "base_shards")
-    for name, part in [*state.parts.items(), *([("val.bin", state.place)] if state.place else [])]:
-        _check(is_output(name) and len(part) == 2 and _is_count(part[0]) and _is_hash(part[1] or "0" * 64), "parts")
+    places = [*state.parts.items(), *shuffled["parts"].items(), *([("val.bin", state.place)] if state.place else [])]
+    for name, part in places:
+        _check(is_temporary(name) and len(part) == 2 and _is_count(part[0]) and _is_hash(part[1] or "0" * 64), "parts")
     for name, output in [*state.outputs.items(), *state.old.items()]:
         _check(is_output(name) and isinstance(output, dict), "outputs")
         _check(all(_is_count(output.get(key, 0)) for key in ("bytes", "tokens")), "outputs")

@@ -17,6 +17,18 @@ class OutputOptions(Protocol):
         """Whether the shards stay beside `train.bin`."""
 
     @property
+    def shuffle(self) -> bool:
+        """Whether documents stand in a random order."""
+
+    @property
+    def seed(self) -> int:
+        """What decides on random choices."""
+
+    @property
+    def eot(self) -> str:
+        """Where the end-of-text of a document stands."""
+
+    @property
     def layout(self) -> str:
         """The name of the layout."""
 

@@ -20,6 +20,9 @@ from .layouts import Layout
 OUTPUT_NAME = r"train\.bin|val\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl"
 """What a run makes (a pattern), in any layout."""
 
+SPOOL_NAME = r"prepare\.(?:spool|(?:spool|bucket)_(?:\d{4}|[1-9]\d{4,8}))\.bin"
+"""What holds documents until they are shuffled (a pattern); it only ever stands there as a temporary file."""
+
 RECORD_START = b'{\n "format": 2,'
 """How a manifest begins."""
 
@@ -36,6 +39,15 @@ def is_output(name: str) -> bool:
     [True, False, False]
     """
     return re.fullmatch(OUTPUT_NAME, name) is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Tell whether a name is one that a run writes under, for good or for a while.
+
+    >>> [is_temporary(name) for name in ("val.bin", "prepare.spool.bin", "prepare.bucket_0007.bin", "prepare.bin")]
+    [True, True, True, False]
+    """
+    return re.fullmatch(f"{OUTPUT_NAME}|{SPOOL_NAME}", name) is not None
 
 
 def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) -> bool:
@@ -108,5 +120,6 @@ def orphans(folder: Path) -> Iterator[Path]:
 def own_parts(folder: Path, run: str) -> Iterator[Path]:
     """Yield the temporary files of a run: under its number, they are nobody else's."""
     end = rf"\.{re.escape(run)}\.part" if run else r"\.part"
-    pattern = re.compile(rf"(?:{OUTPUT_NAME}|{'|'.join(map(re.escape, RECORD_NAMES))}){end}")
+    spool = f"|{SPOOL_NAME}" if run else ""  # a run without a number is of the version before, which had none
+    pattern = re.compile(rf"(?:{OUTPUT_NAME}|{'|'.join(map(re.escape, RECORD_NAMES))}{spool}){end}")
     yield from (folder / name for name in sorted(os.listdir(folder)) if pattern.fullmatch(name))

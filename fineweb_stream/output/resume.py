@@ -76,6 +76,8 @@ def open_record(
     else:
         refused, notes = compare(record, settings.fixed(), inputs, place_hash)
         refusal = _refuse(folder, record, settings, refused)
+        if not refused:
+            refusal = refusal or _refuse_more(folder, record, settings, inputs)
         if not (refusal or (overwrite and record.state.status == DONE) or _makes_way(record, refused)):
             _check_outputs(folder, record)
             if record.state.status == DONE and not dry_run:
@@ -170,7 +172,7 @@ def clear(folder: Path, record: Record) -> None:
     for name, entries in record.owned().items():
         if os.path.lexists(folder / name) and looks_own(folder / name, entries, record.layout):
             files.remove(folder / name)
-    record.state.parts, record.state.shard_sha256 = {}, []
+    record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
     record.clear_parts()
     for name in (STATE_NAME, RECORD_NAME):
         files.remove(folder / name)
@@ -208,6 +210,19 @@ def _refuse(folder: Path, record: Record, settings: OutputOptions, refused: list
             "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
         )
     return None
+
+
+def _refuse_more(folder: Path, record: Record, settings: OutputOptions, inputs: list[Input]) -> InputError | None:
+    """Refuse to add to what is shuffled, or about to be: each document may have its place anywhere."""
+    if not record.settings["shuffle"] or record.state.status == ENCODING:
+        return None
+    if not (wants_more(record, settings) or has_more(record, inputs)):
+        return None
+    return InputError(
+        f"{folder / RECORD_NAME}: {record.state.train_tokens:,} tokens of train are shuffled there, and with more of"
+        " them the order of all would be another",
+        "make them anew with --overwrite, or choose another folder with --out",
+    )
 
 
 def _check_outputs(folder: Path, record: Record) -> None:

@@ -53,7 +53,7 @@ class ShardWriter:
         self._n_named = 0
         try:
             self.give_names()
-            self._open_shard(state.train_tokens - self._n_named * shard_tokens)
+            self._open_shard(state.train_tokens - len(state.shard_sha256) * shard_tokens)
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,9 @@ class ShardWriter:
         self._state.parts = {part.path.name: [part.n_bytes, part.sha256] for part in parts}
 
     def give_names(self) -> None:
-        """Give the complete shards, which are on record, their final names."""
+        """Give the complete shards, which are on record, their final names; a spool's have none."""
+        if self._layout.is_spool:
+            return
         for number in range(self._n_named, len(self._state.shard_sha256)):
             give_name(self._folder, self._layout.shard_name(number), self._state, self._layout)
         self._n_named = len(self._state.shard_sha256)

@@ -53,7 +53,7 @@ def split_documents(
         n = int(np.searchsorted(ends, tokens - n_val)) + 1 if n_val < tokens else 0
         is_val = np.arange(len(ends)) < n
     else:
-        is_val = _hash(first_document, len(ends), seed) < np.uint64(ratio * 2.0**64)
+        is_val = hash_numbers(first_document, len(ends), seed) < np.uint64(ratio * 2.0**64)
         if first_document == 0:
             is_val[:1] = True
     n_documents = int(is_val.sum())
@@ -69,8 +69,11 @@ def split_text(ids: Ids, split: str | None, n_val: int, tokens: int | None) -> S
     return Split(ids[n:], ids[:n], 0, 0)
 
 
-def _hash(first: int, n: int, seed: int) -> npt.NDArray[np.uint64]:
-    """Hash the numbers `first` to `first + n`: splitmix64 (Steele, Lea and Flood 2014), seeded by its own output."""
+def hash_numbers(first: int, n: int, seed: int) -> npt.NDArray[np.uint64]:
+    """Hash the numbers from `first` to before `first + n`, each to another one.
+
+    By splitmix64 (Steele, Lea and Flood 2014), seeded by its own output.
+    """
     start = _mix(np.array([seed % 2**64], np.uint64))
     return _mix(np.arange(first, first + n, dtype=np.uint64) + start)
 

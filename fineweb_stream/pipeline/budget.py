@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ..inputs.arrow_lines import has_arrow as is_arrow_there
-from ..memory.guard import HIGH_SHARE, MB, MemoryGuard
+from ..memory.guard import HIGH_SHARE, MB, MemoryGuard, release_memory, used_bytes
 from ..support.errors import MemoryLimitError
 from ..support.units import counted
 
@@ -23,6 +23,13 @@ WINDOW_BYTES_PER_WORKER = 12 << 20
 
 CONNECTION_BYTES, LEAST_CONNECTION_BYTES = 4 << 20, 1 << 20
 """What is fetched ahead by each connection, where there is room for it; with less there are fewer connections."""
+
+
+LEAST_SHUFFLE_BYTES, MOST_SHUFFLE_BYTES = 16 * MB, 1000 * MB
+"""What is held of the documents that are shuffled: no more, for what is held is lost when a run is killed."""
+
+SHUFFLE_PIECE_BYTES = 60 * MB
+"""What the pieces take that are read and written meanwhile."""
 
 
 class MemoryPlan(NamedTuple):
@@ -101,3 +108,10 @@ def plan_memory(
     return MemoryPlan(
         candidate, fitting, window, max_document_bytes, cluster_window_bytes, is_local, line, n_fitting, fetch_bytes
     )
+
+
+def plan_shuffle(guard: MemoryGuard) -> int:
+    """Return how many bytes of documents may be held while they are shuffled, when all else that can go is gone."""
+    release_memory()
+    spare = int(guard.budget_bytes * HIGH_SHARE) - used_bytes() - SHUFFLE_PIECE_BYTES
+    return min(max(spare, LEAST_SHUFFLE_BYTES), MOST_SHUFFLE_BYTES)

@@ -13,7 +13,7 @@ from ..inputs.storage import unpacked_bytes
 from ..output import files
 from ..output.changes import locate
 from ..output.layouts import ID_BYTES, LAYOUTS
-from ..output.manifest import DONE, State
+from ..output.manifest import DONE, MERGING, State
 from ..output.merge import check_file_size
 from ..output.shards import TRAIN_NAME
 from ..support.cancel import NEVER, Cancel
@@ -114,13 +114,18 @@ def _encode_sample(block: Block, engine: str, is_strict: bool, cancel: Cancel) -
 def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from.
 
-    A finished run that goes on keeps its files until the new ones are complete.
+    What is shuffled stands there in both orders. A finished run that goes on keeps its files until the new ones are
+    complete.
     """
     layout, n_tokens = LAYOUTS[settings.layout], sum(found.splits(settings))
     shard = settings.shard_tokens * ID_BYTES
     once = n_tokens * ID_BYTES + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
     n_there = state.n_tokens - state.base_shards * settings.shard_tokens
+    if settings.shuffle:
+        is_one_file = layout.is_merged and not settings.keep_shards
+        twice = 0 if state.status == MERGING and (is_one_file or not layout.is_merged) else once
+        n_there += sum(state.shuffle.get(name, 0) for name in ("train_tokens", "val_tokens"))
     if state.status == DONE and found.splits(settings)[0] > state.train_tokens:
         n_there = 0
     return max(once + twice - n_there * ID_BYTES, 0)

@@ -10,7 +10,7 @@ from ..inputs.blocks import Source
 from ..memory.guard import MemoryGuard
 from ..output.changes import CHANGES_NAME
 from ..output.layouts import EOT_PLACES
-from ..output.manifest import DONE, ENCODING, MERGING, Record, State
+from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record, State
 from ..output.shards import TRAIN_NAME
 from ..support.errors import InputError
 from ..support.units import counted, format_size
@@ -52,7 +52,7 @@ def found(record: Record) -> list[str]:
     n_tokens = state.n_tokens
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
-        phase = f", {MERGING}" if state.status == MERGING else ""
+        phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
     return lines
 

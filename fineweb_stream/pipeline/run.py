@@ -1,4 +1,4 @@
-"""One run, from blocks to `train.bin`: the story on one page. Encode, shard, merge, report."""
+"""One run, from blocks to `train.bin`: the story on one page. Encode, shard, (shuffle,) merge, report."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ..inputs.blocks import Block, Source
 from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
 from ..output.changes import ChangeLog
-from ..output.manifest import DONE, ENCODING, MERGING, Record
+from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record
 from ..output.merge import give_names, merge
 from ..output.resume import clear
 from ..output.shards import ShardWriter
+from ..output.shuffle import clear_spool, shuffle
 from ..output.splits import Split, place_eot, split_documents, split_text
 from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
@@ -28,14 +29,14 @@ from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
 from ..tokenizer.gpt2 import EOT_ID
 from . import report
-from .budget import TEXT_COST, MemoryPlan
+from .budget import TEXT_COST, MemoryPlan, plan_shuffle
 from .failures import explain
 from .fetch import Supply, count_ahead, iter_blocks
 from .progress import Progress
 from .schedule import Window, Workers, local_executor, map_ordered
 from .settings import Settings
 from .watch import Watch
-from .worker import Encoded, encode_block, get_encoder
+from .worker import Encoded, encode_block, forget_encoders, get_encoder
 
 COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
@@ -62,6 +63,7 @@ class Run:
         self._state = record.state
         self._cancel = cancel
         self._quiet = quiet
+        self._guard = guard
         self._watch = Watch(guard, record.state)
         self._plan = plan
         self._cluster: Workers | None = None
@@ -78,8 +80,7 @@ class Run:
         state = self._state
         try:
             if state.status == ENCODING:
-                encoder = get_encoder(self._plan.engine)
-                self._record.begin(report.about(encoder.version, self._settings.eot))
+                self._record.begin(report.about(get_encoder(self._plan.engine).version, self._settings.eot))
                 self._record.clear_parts()
                 self._cluster = cluster
                 if cluster is not None:
@@ -91,6 +92,8 @@ class Run:
                 else:
                     with local_executor(self._plan.n_workers) as pool:
                         self._encode(functools.partial(map_ordered, pool), is_local=True)
+            if state.status == SHUFFLING:
+                self._shuffle()
             self._merge()
         except BaseException as error:
             shown = explain(error, state, self._sources, self._folder, self._cancel)
@@ -122,7 +125,7 @@ class Run:
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet, supply=supply)
         with (
-            ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.layout) as writer,
+            ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.written_layout) as writer,
             ChangeLog(self._folder, self._state) as changes,
         ):
             committed = time.monotonic()
@@ -130,7 +133,7 @@ class Run:
             def tick() -> None:
                 cancel.check()
                 progress.update()
-                self._watch.check(self._state.seconds + time.monotonic() - self._clock)
+                self._watch.check(self._seconds())
                 if time.monotonic() - committed > COMMIT_SECONDS and self._state.n_tokens > self._n_saved:
                     commit()
 
@@ -235,6 +238,10 @@ class Run:
         self._write_record()
         writer.give_names()
 
+    def _seconds(self) -> float:
+        """How long the run has worked, all of its parts."""
+        return self._state.seconds + time.monotonic() - self._clock
+
     def _write_record(self) -> None:
         now = time.monotonic()
         self._state.seconds += now - self._clock
@@ -254,11 +261,24 @@ class Run:
         writer.finish()
         changes.sync()
         self._state.status = MERGING
+        if self._settings.shuffle:
+            self._state.status, self._state.outputs = SHUFFLING, {}
         self._is_whole = True
         self._write_record()
 
+    def _shuffle(self) -> None:
+        def check() -> None:
+            self._cancel.check()
+            self._watch.check(self._seconds())
+
+        forget_encoders()
+        limit_bytes = plan_shuffle(self._guard)
+        shuffle(self._folder, self._record, self._settings, limit_bytes, commit=self._write_record, check=check)
+
     def _merge(self) -> None:
         state = self._state
+        if self._settings.shuffle:
+            clear_spool(self._folder, state.run)
         merge(self._folder, state, self._settings, commit=self._write_record, check=self._cancel.check)
         self._cancel.check()
         give_names(self._folder, state, self._record.layout)

@@ -69,6 +69,7 @@ class Settings:
     layout: str = NANOGPT.name
     fit: str | None = None
     eot: str = "after"
+    shuffle: bool = False
 
     def __post_init__(self) -> None:
         if self.shard_tokens is None:

@@ -109,6 +109,11 @@ _encoders: dict[str, Encoder] = {}
 _building = threading.Lock()
 
 
+def forget_encoders() -> None:
+    """Let go of this process's encoders, and of the memory that they take."""
+    _encoders.clear()
+
+
 def get_encoder(engine: str) -> Encoder:
     """Return this process's encoder: one vocabulary serves all threads. The first call builds it."""
     if engine not in _encoders:

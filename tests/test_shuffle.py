@@ -1,0 +1,310 @@
+"""`--shuffle`: an order drawn from all orders, by the seed alone; the same bytes whatever the memory and the kills."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fineweb_stream import cli, open_documents, prepare
+from fineweb_stream.output import files, shuffle
+from fineweb_stream.output.layouts import LAYOUTS
+from fineweb_stream.output.manifest import SHUFFLING, read_record
+from fineweb_stream.output.splits import hash_numbers
+from fineweb_stream.output.verify import verify
+from fineweb_stream.pipeline import plan, run
+from fineweb_stream.support.errors import DiskError, InputError
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
+
+from .helpers import document_ids, outputs, read_ids, split_at_eot, write_jsonl
+from .test_contracts import prepare_in_blocks
+from .test_failed_fsync import LosingFsync
+
+DOCS = [f"Document {i}: " + f"some words of number {i} " * (i % 23) for i in range(400)]
+DOCS[50:52] = ["", "a long one " * 3000]
+OPTIONS: dict[str, Any] = {"shuffle": True, "engine": "tiktoken", "workers": 1, "val_ratio": 0.2, "shard_tokens": 3000}
+
+Limits = tuple[int, int, int]
+LIMITS: dict[str, Limits] = {  # bytes that are held, tokens of a piece, tokens after which what was parted is saved
+    "all at once": (10**9, 1 << 20, 1 << 27),
+    "small pieces": (10**9, 100, 1 << 27),
+    "seven buckets": (30_000, 500, 4000),
+    "buckets too large": (2000, 333, 1000),
+}
+
+
+@contextlib.contextmanager
+def limited(limits: Limits, most_buckets: int = 7) -> Iterator[None]:
+    """Shuffle as where there is so little memory, or the corpus is so large."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "plan_shuffle", lambda guard: limits[0])
+        patch.setattr(shuffle, "PIECE_TOKENS", limits[1])
+        patch.setattr(shuffle, "COMMIT_TOKENS", limits[2])
+        patch.setattr(shuffle, "MOST_BUCKETS", most_buckets)
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_jsonl(tmp_path_factory.mktemp("corpus") / "c.jsonl", DOCS)
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: Path) -> dict[str, bytes]:
+    """The files of a run that nobody disturbed, and the shards that it can keep."""
+    for name, keep_shards in (("expected", False), ("kept", True)):
+        prepare(corpus, corpus.parent / name, quiet=True, keep_shards=keep_shards, **OPTIONS)
+    assert outputs(corpus.parent / "kept").items() > outputs(corpus.parent / "expected").items()
+    return outputs(corpus.parent / "kept")
+
+
+def oracle(documents: list[list[int]], split: int, seed: int) -> list[list[int]]:
+    """The documents of a split in the order of their keys."""
+    keys = hash_numbers(0, len(documents), int(hash_numbers(split, 1, seed)[0]))
+    return [documents[i] for i in np.argsort(keys)]
+
+
+def test_every_order_is_as_likely() -> None:
+    """Of five documents, over 12,000 seeds, each of the 120 orders comes up as often as chance has it (chi-square)."""
+    for split in (0, 1):
+        orders = (tuple(np.argsort(hash_numbers(0, 5, int(hash_numbers(split, 1, s)[0])))) for s in range(12_000))
+        counts = collections.Counter(orders)
+        assert set(counts) == set(itertools.permutations(range(5)))
+        chi_square = sum((n - 100) ** 2 / 100 for n in counts.values())
+        assert 74.4 < chi_square < 177.6  # 119 degrees of freedom: 99.9% of all draws fall within
+
+
+def test_first_and_last_are_strangers() -> None:
+    """Of many documents: a place says nothing of the place before, and neighbours do not stay together."""
+    keys = hash_numbers(0, 100_000, int(hash_numbers(1, 1, 7)[0]))
+    order = np.argsort(keys)
+    assert len(np.unique(keys)) == len(keys)
+    assert abs(np.corrcoef(np.arange(len(order)), order)[0, 1]) < 0.01
+    assert (np.abs(np.diff(order)) == 1).sum() < 20
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("eot", ["after", "before", "both"])
+def test_documents_are_ordered_by_key(reference: Any, corpus: Path, tmp_path: Path, eot: str, seed: int) -> None:
+    """Each split has the documents that it has without --shuffle, once each, in the order of the oracle."""
+    options = OPTIONS | {"seed": seed, "eot": eot}
+    prepare(corpus, tmp_path / "plain", quiet=True, **options | {"shuffle": False})
+    prepare(corpus, tmp_path / "after", quiet=True, **options | {"shuffle": False, "eot": "after"})
+    prepare(corpus, tmp_path / "out", quiet=True, **options)
+    for split, name in enumerate(("val.bin", "train.bin")):
+        before = oracle(split_at_eot(read_ids(tmp_path / "after" / name)), split, seed)
+        ids = [i for d in before for i in [EOT_ID] * (eot != "after") + d[:-1] + [EOT_ID] * (eot != "before")]
+        assert read_ids(tmp_path / "out" / name) == ids
+        assert ids != read_ids(tmp_path / "plain" / name)
+    found = [d for name in ("val", "train") for d in split_at_eot(read_ids(tmp_path / "after" / f"{name}.bin"))]
+    assert sorted(found) == sorted(document_ids(reference, DOCS))
+    verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"val_ratio": 0.6, "eot": "both"}, {"layout": "npy"}])
+def test_same_bytes(limits: Limits, options: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+    """Whatever is held at once, and however many buckets there are: same files, nothing left over."""
+    prepare(corpus, tmp_path / "expected", quiet=True, **OPTIONS | options)
+    with limited(limits):
+        prepare_in_blocks(777, corpus, tmp_path / "out", **OPTIONS | options | {"workers": 3})
+    files_of = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("expected", "out")]
+    for found in files_of:
+        del found["prepare.json"]
+    assert files_of[0] == files_of[1]
+
+
+def test_other_processes(corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """An executor of processes makes the same bytes, and so does the fast engine."""
+    pytest.importorskip("gigatoken")
+    with ProcessPoolExecutor(1) as executor:
+        prepare(corpus, tmp_path / "out", quiet=True, executor=executor, **OPTIONS | {"engine": "gigatoken"})
+    assert outputs(tmp_path / "out").items() < expected.items()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """Shards of every layout hold exactly --shard-tokens of the shuffled order; indexes and --verify know it."""
+    prepare(corpus, tmp_path / "out", quiet=True, index=True, **OPTIONS | {"layout": layout})
+    made = LAYOUTS[layout]
+    names = (
+        ["train.bin"]
+        if made.is_merged
+        else [p.name for p in sorted((tmp_path / "out").glob(f"train_shard_*{made.suffix}"))]
+    )
+    shards = [(tmp_path / "out" / name).read_bytes()[made.header_bytes :] for name in names]
+    assert b"".join(shards) == expected["train.bin"]
+    assert made.is_merged or {len(shard) for shard in shards[:-1]} == {6000}
+    ids = (tmp_path / "out" / made.val_name).read_bytes()[made.header_bytes :]
+    assert ids == expected["val.bin"]
+    assert len(open_documents(tmp_path / "out")) + len(open_documents(tmp_path / "out", "val")) == len(DOCS)
+    verify(tmp_path / "out")
+
+
+@pytest.mark.parametrize("eot", ["after", "before", "both"])
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_max_tokens(limits: Limits, eot: str, corpus: Path, tmp_path: Path) -> None:
+    """The first N tokens of the input order are shuffled; a document that was cut before its end stands last."""
+    options = OPTIONS | {"eot": eot, "seed": 4}
+    for n in (5000, 5001, 12_345):
+        out = tmp_path / str(n)
+        prepare(corpus, out / "plain", quiet=True, max_tokens=n, **options | {"shuffle": False})
+        with limited(limits):
+            prepare(corpus, out / "out", quiet=True, max_tokens=n, **options)
+        plain, found = (read_ids(out / name / "train.bin") for name in ("plain", "out"))
+        assert len(found) == n and found != plain and sorted(found) == sorted(plain)
+        if eot == "after":
+            n_whole = n - plain[::-1].index(EOT_ID)
+            whole = oracle(split_at_eot(plain[:n_whole]), 1, 4)
+            assert found == [i for document in whole for i in document] + plain[n_whole:]
+        verify(out / "out")
+
+
+def test_more_is_refused(corpus: Path, tmp_path: Path) -> None:
+    """A larger --max-tokens and one more input: the order of all would change, so it is refused; --overwrite works."""
+    out, options = tmp_path / "out", OPTIONS | {"quiet": True}
+    prepare(corpus, out, max_tokens=5000, **options)
+    made = outputs(out)
+    prepare(corpus, out, max_tokens=5000, **options)
+    for more in ({"max_tokens": 6000}, {}):
+        with pytest.raises(InputError, match=r"5,000 tokens of train are shuffled there.*\n.*--overwrite"):
+            prepare(corpus, out, **options | more)
+    assert outputs(out) == made
+    prepare(corpus, out, overwrite=True, **options)
+    with pytest.raises(InputError, match="the order of all would be another"):
+        prepare([corpus, write_jsonl(tmp_path / "d.jsonl", DOCS[:9])], out, **options)
+    with pytest.raises(InputError, match="--shuffle was True and is False"):
+        prepare(corpus, out, **options | {"shuffle": False})
+    with pytest.raises(InputError, match="--seed was 0 and is 1"):
+        prepare(corpus, out, **options | {"seed": 1})
+
+
+def test_plain_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no documents; what the message advises works."""
+    (tmp_path / "c.txt").write_text("\n\n".join(DOCS[:100]))
+    arguments = [str(tmp_path / "c.txt"), "--shuffle", "--val-ratio", "0.1", "--out", str(tmp_path / "out")]
+    assert cli.main(arguments) == 2
+    assert "plain text has no documents" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert cli.main([*arguments, "--separator", r"\n\n"]) == 0
+    assert "shuffling" in capsys.readouterr().out
+
+
+class Dying:
+    """Stands in for `os` in `files.py`: at the n-th change of the disk the process is dead, and changes no more."""
+
+    def __init__(self, n: int) -> None:
+        self.n_left = n
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def count(self) -> None:
+        self.n_left -= 1
+        if self.n_left <= 0:
+            raise KeyboardInterrupt
+
+    def write(self, fd: int, data: memoryview) -> int:
+        if self.n_left == 1:
+            os.write(fd, data[: len(data) // 2])  # it is killed in the midst of it
+        self.count()
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        self.count()
+        os.fsync(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.count()
+        os.replace(source, target)
+
+    def ftruncate(self, fd: int, n_bytes: int) -> None:
+        self.count()
+        os.ftruncate(fd, n_bytes)
+
+
+class Full(Dying):
+    """From the n-th write on the disk takes no more."""
+
+    def count(self) -> None:
+        """Count writes alone."""
+
+    def write(self, fd: int, data: memoryview) -> int:
+        self.n_left -= 1
+        if self.n_left <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(fd, data)
+
+
+@pytest.fixture(scope="module")
+def waiting(corpus: Path) -> Path:
+    """A folder as it is when all is encoded and nothing shuffled yet."""
+
+    def dying(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    folder = corpus.parent / "waiting"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(run, "shuffle", dying)
+        prepare(corpus, folder, quiet=True, keep_shards=True, **OPTIONS)
+    record = read_record(folder)
+    assert record and record.state.status == SHUFFLING
+    return folder
+
+
+@pytest.mark.parametrize("failure", [Dying, Full, LosingFsync])
+@pytest.mark.parametrize("limits", ["all at once", "seven buckets", "buckets too large"])
+def test_killed_at_every_change(
+    failure: Any, limits: str, corpus: Path, waiting: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Killed, out of disk or with an fsync lost at any moment of shuffling: the same command makes the same bytes."""
+    n_failed, positions = 0, set()
+    for n in itertools.count(1):
+        out, failing = tmp_path / str(n), failure(n)
+        shutil.copytree(waiting, out)
+        with pytest.MonkeyPatch.context() as patch, limited(LIMITS[limits], 3), contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(plan, "estimate", lambda *args: None)
+            patch.setattr(files, "os", failing)
+            patch.setattr(Path, "unlink", dying_too(failing))
+            try:
+                prepare(corpus, out, quiet=True, keep_shards=True, **OPTIONS)
+            except DiskError as error:
+                assert "tokens are saved: the same command continues" in str(error)
+        for path in out.glob("*.bin"):
+            assert path.read_bytes() == expected[path.name]
+        record = read_record(out)
+        assert record
+        positions.add((record.state.status, str(record.state.shuffle)))
+        with pytest.MonkeyPatch.context() as patch, limited(LIMITS[limits if n % 2 else "small pieces"], 3):
+            patch.setattr(plan, "estimate", lambda *args: None)
+            prepare(corpus, out, quiet=True, keep_shards=True, **OPTIONS)
+        assert outputs(out) == expected
+        assert {path.name for path in out.iterdir()} == {*expected, "prepare.json"}
+        shutil.rmtree(out)
+        if failing.n_left > 0:
+            break
+        n_failed += 1
+    print(f"{failure.__name__}, {limits}: {n_failed} failures, {len(positions)} positions")
+    assert n_failed > 5 and len(positions) > 2
+
+
+def dying_too(failing: Any) -> Any:
+    """Deleting a file counts as a change, too."""
+    unlink = Path.unlink
+
+    def dying(path: Path, missing_ok: bool = False) -> None:
+        if isinstance(failing, Dying):
+            failing.count()
+        unlink(path, missing_ok)
+
+    return dying
