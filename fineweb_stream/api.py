@@ -23,6 +23,7 @@ from .output import files
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
 from .output.manifest import DONE, MERGING, Record
+from .output.meta import META_NAME
 from .output.resume import open_record, recorded_inputs, reopen, wants_more
 from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
@@ -34,6 +35,9 @@ from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, log, printed
 from .support.waiting import until
+from .tokenizer.gpt2 import GPT2
+from .tokenizer.load import load_tokenizer
+from .tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .pipeline.plan import Estimate
@@ -67,6 +71,9 @@ def prepare(
     fit: str | None = None,
     eot: str = "after",
     shuffle: bool = False,
+    tokenizer: str | Path = "gpt2",
+    pattern: str | None = None,
+    eot_id: str | int | None = None,
     index: bool = False,
     format: str | None = None,
     text_column: str = "text",
@@ -116,6 +123,7 @@ def prepare(
         fit=fit,
         eot=eot,
         shuffle=shuffle,
+        tokenizer=load_tokenizer(str(tokenizer), pattern, eot_id),
     )
     if index and eot != "after":
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
@@ -140,14 +148,23 @@ def prepare(
         guard = MemoryGuard(memory)
         formats = {file.format for file in found}
         is_local, n_connections = cluster is None, connections if any(file.is_remote for file in found) else 0
-        plan = plan_memory(guard, engine, count_workers(workers), formats, is_local, n_connections)
+        plan = plan_memory(
+            guard,
+            _usable(engine, settings.tokenizer),
+            count_workers(workers),
+            formats,
+            is_local,
+            n_connections,
+            settings.tokenizer,
+        )
         network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
         network.is_streaming = is_local
-        with _engine_loading(plan.engine):
+        with _engine_loading(plan.engine, settings.tokenizer):
             sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
             if settings.shuffle:
                 _check_documents(sources)
             cancel.check()
+            settings = _fitted(settings, sources, plan, cancel)
             if dry_run:
                 from .pipeline.fetch import measure_link
                 from .pipeline.plan import link_lines
@@ -182,7 +199,8 @@ def prepare(
                     else:
                         from .cluster.client import connect  # it loads distributed
 
-                        with connect(cluster, find_needs(plan.engine, sources), cancel) as workers_there:
+                        needs = find_needs(plan.engine, sources, settings.tokenizer.reference)
+                        with connect(cluster, needs, cancel) as workers_there:
                             run.work(cluster=workers_there)
                 _index(folder, record, index, cancel)
             state = record.state
@@ -205,11 +223,28 @@ def _index(folder: Path, record: Record, is_asked: bool, cancel: Cancel) -> None
     """Say where documents end in what is finished, if asked to; else name an index that is another's."""
     from .token_files.documents import index_outputs, name_stale
 
-    outputs = [folder / name for name in record.state.outputs]
+    outputs = [folder / name for name in record.state.outputs if name != META_NAME]
     if is_asked:
         index_outputs(outputs, cancel)
     else:
         name_stale(outputs)
+
+
+def _usable(engine: str, tokenizer: Tokenizer) -> str:
+    """Return the engine to plan with."""
+    if tokenizer is GPT2:  # it need not be looked at first, and all that has NumPy is imported while it loads
+        return engine
+    from .pipeline.vocabulary import usable_engine
+
+    return usable_engine(engine, tokenizer)
+
+
+def _fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> Settings:
+    if settings.tokenizer is GPT2:
+        return settings
+    from .pipeline.vocabulary import fitted
+
+    return fitted(settings, sources, plan, cancel)
 
 
 def _belongs(name: str, url: str) -> bool:
@@ -234,7 +269,7 @@ def _say_plan(
     for line in report.found(record):
         log.info(line)
     log.info(plan.line)
-    found = estimate(sources, plan.engine, is_strict and not settings.skip_bad, cancel)
+    found = estimate(sources, plan.engine, is_strict and not settings.skip_bad, cancel, settings.tokenizer)
     n_workers = plan.n_workers if plan.is_local else None
     for line in plan_lines(found, settings, record.state, folder, n_workers, sources):
         log.info(line)
@@ -248,13 +283,13 @@ def _say_plan(
 
 
 @contextlib.contextmanager
-def _engine_loading(engine: str) -> Iterator[None]:
+def _engine_loading(engine: str, tokenizer: Tokenizer) -> Iterator[None]:
     """Load the engine, which takes longest, while all else is made ready."""
     from .pipeline.worker import get_encoder
 
     def load() -> None:
         with contextlib.suppress(Exception):  # raised again, and seen, where the engine is used
-            get_encoder(engine)
+            get_encoder(engine, tokenizer)
 
     thread = threading.Thread(target=load, name="encode-load")
     thread.start()

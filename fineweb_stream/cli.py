@@ -28,7 +28,9 @@ PIPE_SECONDS = 3.0
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
-_DESCRIPTION = "Text -> nanoGPT's train.bin and val.bin: GPT-2 ids as uint16. The same command continues a stopped run."
+_DESCRIPTION = (
+    "Text -> nanoGPT's train.bin and val.bin: GPT-2's ids, or others. The same command continues a stopped run."
+)
 _EXAMPLES = r"""examples:
   prepare.py --demo                                     try it on text that Python carries
   prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
@@ -210,6 +212,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
     add("--eot", choices=tuple(EOT_PLACES), default="after", metavar="E", help="end-of-text: after, before or both")
     add("--shuffle", action="store_true", help="documents in a random order, always the same for one --seed")
+    add("--tokenizer", default="gpt2", metavar="T", help="gpt2 (default), cl100k_base, a tokenizer.json, bytes, chars")
+    add("--pattern", metavar="P", help="of a .tiktoken file: gpt2, cl100k, o200k, qwen2, or a regular expression")
+    add("--eot-id", metavar="ID", help="the tokenizer's end-of-text: an id, or its text")
     add("--index", action="store_true", help="beside each file write where its documents end (NAME.index)")
     add(
         "--format",

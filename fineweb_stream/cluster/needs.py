@@ -22,9 +22,13 @@ class Needs(NamedTuple):
     size: int
 
 
-def find_needs(engine: str, sources: Sequence[Source]) -> Needs:
-    """Return what each worker must have for this engine and these inputs."""
-    packages = {"pyarrow": any(s.input.format == "parquet" for s in sources), "gigatoken": engine == "gigatoken"}
+def find_needs(engine: str, sources: Sequence[Source], reference: str = "tiktoken") -> Needs:
+    """Return what each worker must have for this engine, the reference that it is held against, and these inputs."""
+    packages = {
+        "pyarrow": any(s.input.format == "parquet" for s in sources),
+        "gigatoken": engine == "gigatoken",
+        "tokenizers": reference == "tokenizers",
+    }
     modules = tuple(name for name, is_needed in packages.items() if is_needed)
     first = next((s.input for s in sources if is_file(s)), None)
     return Needs(__version__, modules, os.path.abspath(first.path) if first else "", first.size if first else 0)

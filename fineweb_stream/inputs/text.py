@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..support.model import Changes, Input, ReadOptions
-from ..tokenizer.cuts import find_cut
+from ..tokenizer.cuts import CUT_RULES, GPT2_CUTS, CutRule
 from .blocks import BLOCK_BYTES, Batch, Block
 from .decoding import BOM, decode, is_utf8
 from .storage import InputFile, open_input, read_block, sample_blocks
@@ -46,11 +46,12 @@ class PlainText:
         with open_input(self.input, start) as file:
             val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
             val_end = val_bytes if self.input.is_stream else 0
+            rule = CUT_RULES[self.options.cuts]
             while True:
                 target = start + self.block_bytes
-                stop, is_hard = find_byte_cut(file, min(target, val_bytes) if start < val_bytes else target)
+                stop, is_hard = find_byte_cut(file, min(target, val_bytes) if start < val_bytes else target, rule)
                 if start < val_bytes < stop:
-                    stop, is_hard = find_byte_cut(file, val_bytes)
+                    stop, is_hard = find_byte_cut(file, val_bytes, rule)
                 if stop <= start:
                     break
                 split = "val" if start < val_bytes else "train"
@@ -76,7 +77,8 @@ class PlainText:
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""
-        return sample_blocks(self, n, lambda file, target: find_byte_cut(file, target)[0])
+        rule = CUT_RULES[self.options.cuts]
+        return sample_blocks(self, n, lambda file, target: find_byte_cut(file, target, rule)[0])
 
     def text_bytes(self) -> int:
         """Return the file's size."""
@@ -88,7 +90,7 @@ def _share(file: InputFile, ratio: float) -> int:
     return math.ceil(len(file.read_at(0, STREAM_HEAD_BYTES)) * ratio)
 
 
-def find_byte_cut(file: InputFile, target: int) -> tuple[int, bool]:
+def find_byte_cut(file: InputFile, target: int, rule: CutRule = GPT2_CUTS) -> tuple[int, bool]:
     """Return the first byte at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
 
     A hard cut is made after MAX_RUN_BYTES without a good place.
@@ -101,7 +103,7 @@ def find_byte_cut(file: InputFile, target: int) -> tuple[int, bool]:
         skipped = _n_continuation_bytes(window)
         text = window[skipped:].decode("utf-8", "surrogateescape")
         first = len(window[skipped : target - begin].decode("utf-8", "surrogateescape"))
-        cut = find_cut(text, first, len(text) - 1)  # a last character may be half of one
+        cut = rule.find(text, first, len(text) - 1) if rule.find else None  # a last character may be half of one
         if cut is not None:
             return begin + skipped + len(text[:cut].encode("utf-8", "surrogateescape")), False
         if len(window) < target - begin + width:

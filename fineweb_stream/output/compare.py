@@ -55,9 +55,17 @@ def _settings_changed(record: Record, settings: dict[str, Any]) -> list[str]:
     changed = [name for name, value in settings.items() if before.get(name) != value]
     if "layout" in changed and "keep_shards" in changed:
         changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
+    if "tokenizer_sha256" in changed:  # what else differs follows from it
+        n_same = [name for name in changed if name not in ("tokenizer", "tokenizer_sha256", "n_ids", "eot_id")]
+        was, now = (f"{of['tokenizer']} (SHA-256 {of['tokenizer_sha256'][:12]}...)" for of in (before, settings))
+        return [f"--tokenizer was {was} and is {now}", *_said(n_same, before, settings)]
     if "text_column" in changed and not _read_so_far(record)[1] and not record.state.is_exhausted:
         changed.remove("text_column")  # it concerns what was not begun
-    return [f"--{name.replace('_', '-')} was {before.get(name)!r} and is {settings[name]!r}" for name in changed]
+    return _said(changed, before, settings)
+
+
+def _said(changed: list[str], before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')} was {before.get(name)!r} and is {now[name]!r}" for name in changed]
 
 
 def _read_so_far(record: Record) -> tuple[int, bool]:

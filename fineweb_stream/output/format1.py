@@ -11,7 +11,6 @@ from typing import Any
 
 from ..support.errors import PrepareError
 from .changes import CHANGES_NAME
-from .layouts import ID_BYTES
 from .manifest import DONE, ENCODING, Record, State, _checksum, check_manifest, check_state
 from .shards import TRAIN_NAME
 
@@ -62,7 +61,7 @@ def _find_parts(record: Record) -> None:
         layout.shard_name(n_shards): state.train_tokens - n_shards * shard_tokens,
         TRAIN_NAME: min(state.merged_shards * shard_tokens, state.train_tokens),
     }
-    parts = {name: [n * ID_BYTES, ""] for name, n in lengths.items() if n > 0}
+    parts = {name: [n * layout.id_bytes, ""] for name, n in lengths.items() if n > 0}
     if state.changes_bytes:
         parts[CHANGES_NAME] = [state.changes_bytes, ""]
     state.parts = parts if state.status != DONE else {}

@@ -1,7 +1,8 @@
 """What ids are kept in: nanoGPT's bare files, those of llm.c and modded-nanogpt, or NumPy's, as build-nanogpt reads.
 
-The ids, their order and the rules they are made by are the same in all of them: little-endian uint16 from byte
-`header_bytes` on. Only what stands before them differs, and whether shards are joined into one `train.bin`.
+The ids, their order and the rules they are made by are the same in all of them: little-endian uint16 (uint32 where a
+tokenizer has more than 65,536) from byte `header_bytes` on. Only what stands before them differs, and whether shards
+are joined into one `train.bin`.
 
 Sources: `dataloader.h` and `data_common.py` of llm.c (its GPT-2 files); NumPy's description of format version 1.0.
 build-nanogpt takes every file of a folder that has `train` or `val` in its name: give such files a folder of their own.
@@ -9,17 +10,18 @@ build-nanogpt takes every file of a folder that has `train` or `val` in its name
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-ID_BYTES = 2
-
 EOT_PLACES = {"after": "after", "before": "before", "both": "before and after"}
 """Where the end-of-text of a document may stand, and how that is said. llm.c's and build-nanogpt's own is before."""
 
-LLMC_MAGIC, LLMC_VERSION = 20240520, 1
+LLMC_HEADERS = {2: (20240520, 1), 4: (20240801, 7)}
+"""Magic and version of llm.c's files, by how many bytes an id has: GPT-2's and Llama 3's."""
+
 NPY_MAGIC = b"\x93NUMPY"
 
 _LLMC_HEADER = struct.Struct("<3i1012x")  # magic, version, number of tokens; the rest of 256 int32 is 0
@@ -52,6 +54,12 @@ class Layout:
     shard_tokens: int
     stems: tuple[str, str] = ("train_shard_", "val")
     is_spool: bool = False
+    id_bytes: int = 2
+
+    @property
+    def dtype(self) -> str:
+        """What NumPy calls an id in a file."""
+        return f"<u{self.id_bytes}"
 
     @property
     def val_name(self) -> str:
@@ -64,20 +72,20 @@ class Layout:
 
     def n_bytes(self, n_tokens: int) -> int:
         """The size of a file of so many tokens."""
-        return self.header_bytes + n_tokens * ID_BYTES
+        return self.header_bytes + n_tokens * self.id_bytes
 
 
 def _no_header(n_tokens: int) -> bytes:
     return b""
 
 
-def _llmc_header(n_tokens: int) -> bytes:
-    return _LLMC_HEADER.pack(LLMC_MAGIC, LLMC_VERSION, n_tokens)
+def _llmc_header(n_tokens: int, id_bytes: int = 2) -> bytes:
+    return _LLMC_HEADER.pack(*LLMC_HEADERS[id_bytes], n_tokens)
 
 
-def _npy_header(n_tokens: int) -> bytes:
+def _npy_header(n_tokens: int, id_bytes: int = 2) -> bytes:
     start = NPY_MAGIC + struct.pack("<BBH", 1, 0, _NPY_HEADER_BYTES - 10)
-    about = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({n_tokens},), }}"
+    about = f"{{'descr': '<u{id_bytes}', 'fortran_order': False, 'shape': ({n_tokens},), }}"
     return start + about.ljust(_NPY_HEADER_BYTES - 11).encode() + b"\n"
 
 
@@ -98,7 +106,7 @@ LLMC = Layout(
     ".bin",
     _LLMC_HEADER.size,
     _llmc_header,
-    (2**31 - 1 - _LLMC_HEADER.size) // ID_BYTES,  # it keeps places in a file in C's int
+    (2**31 - 1 - _LLMC_HEADER.size) // 2,  # it keeps places in a file in C's int
     False,
     "./train_gpt2cu -i '{folder}/train_shard_*.bin' -j '{folder}/val.bin'",
     "llm.c",
@@ -119,6 +127,22 @@ NPY = Layout(
 )
 
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY)}
+
+
+def get_layout(name: str, id_bytes: int = 2) -> Layout:
+    """Return a layout for ids of so many bytes.
+
+    >>> get_layout("llmc", 4).make_header(5)[:8] == struct.pack("<2i", 20240801, 7), get_layout("npy", 4).n_bytes(5)
+    (True, 148)
+    """
+    layout = LAYOUTS[name]
+    if id_bytes == layout.id_bytes:
+        return layout
+    headers = {"llmc": _llmc_header, "npy": _npy_header}
+    make_header = functools.partial(headers[name], id_bytes=id_bytes) if name in headers else layout.make_header
+    max_tokens = layout.max_tokens * layout.id_bytes // id_bytes if name == "llmc" else layout.max_tokens
+    usage = layout.usage.replace("train_gpt2cu", "train_llama3cu")
+    return replace(layout, make_header=make_header, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)
 
 
 def spool_of(layout: Layout) -> Layout:

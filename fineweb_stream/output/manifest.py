@@ -26,8 +26,10 @@ from typing import Any
 from ..support.errors import DiskError, PrepareError
 from ..support.model import Input
 from ..support.redact import kept
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.tokenizer import id_dtype
 from . import files
-from .layouts import LAYOUTS, NANOGPT, Layout, spool_of
+from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
 from .own import Owned, is_output, is_temporary, own_parts
 
 RECORD_NAME, STATE_NAME = "prepare.json", "prepare.state.json"
@@ -57,7 +59,15 @@ Of `split` (0 is val, 1 train) the first `parted_tokens`, with `parted_eot` end-
 written by then is said as a `State` says it of a run that encodes.
 """
 
-_ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str}
+_ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str, "tokenizer": dict}
+
+GPT2_SETTINGS = {
+    "tokenizer": GPT2.name,
+    "tokenizer_sha256": GPT2.vocabulary_sha256,
+    "n_ids": GPT2.n_ids,
+    "eot_id": GPT2.eot_id,
+}
+"""What a manifest means that names no tokenizer: there was no other."""
 
 
 @dataclass
@@ -144,7 +154,7 @@ class Record:
     @property
     def layout(self) -> Layout:
         """What the files look like."""
-        return LAYOUTS[self.settings["layout"]]
+        return get_layout(self.settings["layout"], id_dtype(self.settings["n_ids"]).itemsize)
 
     @property
     def written_layout(self) -> Layout:
@@ -345,12 +355,16 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     fresh = Input("", "", 0, "")
     for input in inputs:
         _same_types(vars(input), vars(fresh))
-    first = {"layout": NANOGPT.name, "eot": "after", "shuffle": False}  # the first runs had no other
+    first = {"layout": NANOGPT.name, "eot": "after", "shuffle": False, **GPT2_SETTINGS}  # the first runs had no other
     settings = first | content["settings"]
     if settings["layout"] not in LAYOUTS:
         raise ValueError(f"layout {settings['layout']!r}")
     if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:
         raise ValueError("shard_tokens")
+    if type(settings["n_ids"]) is not int or not 0 < settings["n_ids"] < 1 << 32:
+        raise ValueError("n_ids")
+    if not isinstance(settings["tokenizer"], str) or type(settings["eot_id"]) not in (int, type(None)):
+        raise TypeError("tokenizer")
     if not all(isinstance(value, str | int | float | None) for value in settings.values()):
         raise TypeError("settings")
     names = content["names"]

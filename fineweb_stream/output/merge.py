@@ -15,7 +15,7 @@ from ..support.errors import DiskError
 from ..support.units import format_size
 from . import files
 from .changes import CHANGES_NAME
-from .layouts import LAYOUTS, Layout
+from .layouts import Layout
 from .manifest import State
 from .options import OutputOptions
 from .own import looks_own
@@ -31,7 +31,7 @@ def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, ch
 
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
-    layout = LAYOUTS[settings.layout]
+    layout = settings.file_layout
     if "bytes" in state.outputs[layout.val_name]:
         return  # stopped while the names were given
     lengths = [settings.shard_tokens] * (len(state.shard_sha256) - 1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ..tokenizer.tokenizer import Tokenizer
+from .layouts import Layout
+
 
 class OutputOptions(Protocol):
     """The settings of a run, as far as its outputs are concerned."""
@@ -29,8 +32,12 @@ class OutputOptions(Protocol):
         """Where the end-of-text of a document stands."""
 
     @property
-    def layout(self) -> str:
-        """The name of the layout."""
+    def tokenizer(self) -> Tokenizer:
+        """Whose ids they are."""
+
+    @property
+    def file_layout(self) -> Layout:
+        """The layout, for ids of the tokenizer's width."""
 
     @property
     def max_tokens(self) -> int | None:

@@ -17,7 +17,9 @@ from ..support.errors import InputError
 from . import files
 from .layouts import Layout
 
-OUTPUT_NAME = r"train\.bin|val\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl"
+OUTPUT_NAME = (
+    r"train\.bin|val\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl|meta\.pkl"
+)
 """What a run makes (a pattern), in any layout."""
 
 SPOOL_NAME = r"prepare\.(?:spool|(?:spool|bucket)_(?:\d{4}|[1-9]\d{4,8}))\.bin"

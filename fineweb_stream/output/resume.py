@@ -16,7 +16,6 @@ from ..support.redact import kept
 from . import files
 from .changes import CHANGES_NAME
 from .compare import PlaceHash, compare, has_more
-from .layouts import ID_BYTES
 from .manifest import DONE, ENCODING, RECORD_NAME, STATE_NAME, Record, State, new_run, portable, read_record
 from .options import OutputOptions
 from .own import check_folder, check_inputs, looks_own, orphans
@@ -143,13 +142,15 @@ def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callabl
         old={name: entries[0] for name, entries in record.owned().items()},
     )
     shard = shard_path(folder, n_complete, layout)
-    n_shard = (n_before - n_complete * settings.shard_tokens) * ID_BYTES
+    n_shard = (n_before - n_complete * settings.shard_tokens) * layout.id_bytes
     if state.base_shards or (layout.is_merged and not settings.keep_shards):
-        _copy(state, folder / TRAIN_NAME, n_complete * settings.shard_tokens * ID_BYTES, shard, 0, n_shard, check)
+        _copy(
+            state, folder / TRAIN_NAME, n_complete * settings.shard_tokens * layout.id_bytes, shard, 0, n_shard, check
+        )
     else:
         _copy(state, shard, layout.header_bytes, shard, layout.header_bytes, n_shard, check)
     val = folder / layout.val_name
-    _copy(state, val, layout.header_bytes, val, layout.header_bytes, state.val_tokens * ID_BYTES, check)
+    _copy(state, val, layout.header_bytes, val, layout.header_bytes, state.val_tokens * layout.id_bytes, check)
     changes = folder / CHANGES_NAME
     _copy(state, changes, 0, changes, 0, state.changes_bytes, check)
     record.begin()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..support.errors import InputError
 from . import files
-from .layouts import ID_BYTES, NANOGPT, Layout
+from .layouts import NANOGPT, Layout
 from .manifest import State
 from .own import check_own
 
@@ -67,12 +67,12 @@ class ShardWriter:
         self.close()
 
     def write_train(self, ids: Ids) -> bool:
-        """Append ids (uint16, any number) to the shards; return whether one was completed."""
+        """Append ids (of the layout's width, any number) to the shards; return whether one was completed."""
         self._state.train_tokens += len(ids)
         n_before = len(self._state.shard_sha256)
         while len(ids):  # a document may span many shards
             assert self._shard
-            room = self._shard_tokens - self._shard.n_bytes // ID_BYTES
+            room = self._shard_tokens - self._shard.n_bytes // self._layout.id_bytes
             self._shard.write(ids[:room].data)
             ids = ids[room:]
             if len(ids) or room == 0:
@@ -81,7 +81,7 @@ class ShardWriter:
         return len(self._state.shard_sha256) > n_before
 
     def write_val(self, ids: Ids) -> None:
-        """Append ids (uint16) to the validation split."""
+        """Append ids to the validation split."""
         if self._state.val_tokens + len(ids) > self._layout.max_tokens:
             raise InputError(
                 f"{self._val.path}: more than {self._layout.max_tokens:,} tokens, and --layout {self._layout.name}"
@@ -127,12 +127,16 @@ class ShardWriter:
     def _open(self, path: Path, n_tokens: int) -> files.Part:
         _, sha256 = self._state.parts.get(path.name, (0, ""))
         return files.Part(
-            path, n_tokens * ID_BYTES, run=self._state.run, header_bytes=self._layout.header_bytes, sha256=sha256
+            path,
+            n_tokens * self._layout.id_bytes,
+            run=self._state.run,
+            header_bytes=self._layout.header_bytes,
+            sha256=sha256,
         )
 
     def _complete_shard(self) -> None:
         assert self._shard
-        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // ID_BYTES))
+        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // self._layout.id_bytes))
         self._shard.sync()
         self._shard.close()
         self._state.shard_sha256.append(self._shard.sha256)

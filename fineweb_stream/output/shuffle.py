@@ -29,10 +29,9 @@ import numpy.typing as npt
 
 from ..support.log import log
 from ..support.units import counted
-from ..tokenizer.gpt2 import EOT_ID
-from ..tokenizer.ids import TOKEN_DTYPE, Ids
+from ..tokenizer.ids import Ids
 from . import files
-from .layouts import ID_BYTES, Layout, spool_of
+from .layouts import Layout, spool_of
 from .manifest import MERGING, SHUFFLE, Record, State
 from .options import OutputOptions
 from .own import SPOOL_NAME, own_parts
@@ -121,6 +120,10 @@ class Range(NamedTuple):
 class Source(Protocol):
     """What is ordered as one: the spool of a split, or a bucket."""
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What holds an id."""
+
     def iter_fragments(self) -> Iterator[Fragments]:
         """Yield all, piece by piece."""
 
@@ -134,7 +137,8 @@ class Spool:
     def __init__(self, folder: Path, state: State, settings: OutputOptions, layout: Layout, split: int) -> None:
         self.n_tokens = state.train_tokens if split else state.val_tokens
         self.n_documents = state.train_documents if split else state.val_documents
-        self._eot = settings.eot
+        self.dtype = np.dtype(layout.dtype)
+        self._eot, self._eot_id = settings.eot, settings.tokenizer.eot_id
         self._seed = int(hash_numbers(split, 1, settings.seed)[0])  # of keys: they must not follow from what is val
         self._file_tokens = settings.shard_tokens if split else max(self.n_tokens, 1)
         names = map(layout.shard_name, range(len(state.shard_sha256))) if split else [layout.val_name]
@@ -152,7 +156,7 @@ class Spool:
         A document without its end, which `--max-tokens` cut, has the last key of all.
         """
         for ids in self._iter_ids(start):
-            places = np.flatnonzero(ids == EOT_ID)
+            places = np.flatnonzero(ids == self._eot_id)
             cuts, n_before = {
                 "after": (places + 1, n_eot),
                 "before": (places, n_eot - 1),
@@ -177,9 +181,9 @@ class Spool:
             number, place = divmod(start, self._file_tokens)
             stop = min((number + 1) * self._file_tokens, self.n_tokens)
             with _open(self._paths[number]) as file:
-                file.seek(place * ID_BYTES)
+                file.seek(place * self.dtype.itemsize)
                 while start < stop:
-                    ids = _read(file, self._paths[number], TOKEN_DTYPE, min(PIECE_TOKENS, stop - start))
+                    ids = _read(file, self._paths[number], self.dtype, min(PIECE_TOKENS, stop - start))
                     start += len(ids)
                     yield ids
 
@@ -187,7 +191,8 @@ class Spool:
 class Bucket:
     """Fragments of some range of keys, as they were met: a row of tables with the ids that belong to them."""
 
-    def __init__(self, path: Path, n_bytes: int) -> None:
+    def __init__(self, path: Path, n_bytes: int, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
         self._path = path
         self._n_bytes = n_bytes
 
@@ -208,8 +213,8 @@ class Bucket:
                 keys = _read(file, self._path, np.dtype("<u8"), n)
                 lengths = _read(file, self._path, np.dtype("<u4"), n).astype(np.int64)
                 if not with_ids:
-                    file.seek(n_tokens * ID_BYTES, os.SEEK_CUR)
-                ids = _read(file, self._path, TOKEN_DTYPE, n_tokens * with_ids)
+                    file.seek(n_tokens * self.dtype.itemsize, os.SEEK_CUR)
+                ids = _read(file, self._path, self.dtype, n_tokens * with_ids)
                 yield Fragments(keys, lengths, ids)
 
 
@@ -284,7 +289,7 @@ def _shuffle_split(
 ) -> None:
     """Write one split's documents in the order of their keys, from where the state says."""
     at = state.shuffle
-    cost = spool.n_tokens * ID_BYTES + spool.n_documents * FRAGMENT_BYTES
+    cost = spool.n_tokens * spool.dtype.itemsize + spool.n_documents * FRAGMENT_BYTES
     if not at["n_buckets"]:
         at["n_buckets"] = min(-(-cost * 9 // 8 // limit_bytes), MOST_BUCKETS) if cost > limit_bytes else 1
     n_buckets = at["n_buckets"]
@@ -299,7 +304,7 @@ def _shuffle_split(
     for number, path in enumerate(paths):
         start, stop = -(-number * N_BINS // n_buckets), -(-(number + 1) * N_BINS // n_buckets)
         if at["n_bins"] < stop:
-            bucket = Bucket(files.part_path(path, state.run), state.parts[path.name][0])
+            bucket = Bucket(files.part_path(path, state.run), state.parts[path.name][0], spool.dtype)
             ranges = _iter_ranges(bucket, (max(start, at["n_bins"]), stop), limit_bytes, check)
             _write_ordered(bucket, ranges, limit_bytes, write, save, check)
         files.remove(files.part_path(path, state.run))
@@ -362,7 +367,7 @@ def _iter_ranges(source: Source, bins: tuple[int, int], limit_bytes: int, check:
         check()
         fragments = fragments.within(first, last)
         slots = (fragments.bins - first) // width
-        costs += np.bincount(slots, fragments.lengths * ID_BYTES + FRAGMENT_BYTES, _N_SLOTS)
+        costs += np.bincount(slots, fragments.lengths * source.dtype.itemsize + FRAGMENT_BYTES, _N_SLOTS)
     start, total = first, 0
     for slot, cost in enumerate(costs.astype(np.int64).tolist()):
         here = min(first + slot * width, last)
@@ -379,7 +384,7 @@ def _iter_ranges(source: Source, bins: tuple[int, int], limit_bytes: int, check:
 
 def _iter_held(source: Source, part: Range, check: Check) -> Iterator[Ids]:
     """Yield the ids of the documents of a range, in the order of their keys, in pieces; all of them are held."""
-    held, n_held = np.empty(part.n_bytes // ID_BYTES, TOKEN_DTYPE), 0
+    held, n_held = np.empty(part.n_bytes // source.dtype.itemsize, source.dtype), 0
     tables = []
     for fragments in source.iter_fragments():
         check()

@@ -11,7 +11,7 @@ from ..tokenizer.ids import Ends, Ids
 
 
 class Split(NamedTuple):
-    """The ids of one block, parted: uint16 arrays, and how many documents each has."""
+    """The ids of one block, parted, and how many documents each has."""
 
     train: Ids
     val: Ids

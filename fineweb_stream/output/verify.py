@@ -9,10 +9,10 @@ import numpy as np
 
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
-from ..tokenizer.gpt2 import EOT_ID
-from ..tokenizer.ids import TOKEN_DTYPE
+from ..tokenizer.tokenizer import id_dtype
 from . import files
 from .manifest import DONE, RECORD_NAME, read_record
+from .meta import META_NAME
 from .shards import TRAIN_NAME
 
 
@@ -27,24 +27,29 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
         raise InputError(f"{folder / RECORD_NAME}: no finished run in this folder", "name its folder with --out")
     if record.state.status != DONE:
         raise InputError(f"{folder / RECORD_NAME}: the run is not finished", "the command that began it continues it")
-    layout, lines, n_eot = record.layout, [], 0
+    layout, lines, n_eot, settings = record.layout, [], 0, record.settings
+    dtype, last_id, eot_id = id_dtype(settings["n_ids"]), settings["n_ids"] - 1, settings["eot_id"]
     parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(record.state.outputs)  # shards beside are copies
     for name, expected in sorted(record.state.outputs.items()):
         path = folder / name
         if not path.exists() or path.stat().st_size != expected["bytes"]:
             raise InputError(f"{path}: missing or not {expected['bytes']:,} bytes long", again)
+        if name == META_NAME:
+            if hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
+                raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", again)
+            continue
         header = b"".join(files.read_pieces(path, 0, layout.header_bytes))
         if header != layout.make_header(expected["tokens"]):
             raise InputError(f"{path}: its header is not that of {expected['tokens']:,} tokens", again)
         digest, largest = hashlib.sha256(), 0
         for data in files.read_pieces(path, layout.header_bytes, expected["bytes"]):
             cancel.check()
-            ids = np.frombuffer(data, TOKEN_DTYPE)
+            ids = np.frombuffer(data, dtype)
             digest.update(data)
             largest = max(largest, int(ids.max()))
-            n_eot += int(np.count_nonzero(ids == EOT_ID)) if name in parts else 0
-        if largest > EOT_ID:
-            raise InputError(f"{path}: holds id {largest}, more than GPT-2's {EOT_ID}", again)
+            n_eot += int(np.count_nonzero(ids == eot_id)) if name in parts and eot_id is not None else 0
+        if largest > last_id:
+            raise InputError(f"{path}: holds id {largest}, more than {settings['tokenizer']}'s {last_id}", again)
         if digest.hexdigest() != expected["sha256"]:
             raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", again)
         lines.append(f"{path}: {expected['tokens']:,} tokens, largest id {largest}, SHA-256 as recorded")

@@ -10,14 +10,22 @@ from ..inputs.arrow_lines import has_arrow as is_arrow_there
 from ..memory.guard import HIGH_SHARE, MB, MemoryGuard, release_memory, used_bytes
 from ..support.errors import MemoryLimitError
 from ..support.units import counted
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.tokenizer import Tokenizer
 
 # Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
-BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 90 * MB}
-WORKER_BYTES = {"tiktoken": 16 * MB, "gigatoken": 100 * MB}
+BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 90 * MB, "tokenizers": 100 * MB, "numpy": 75 * MB}
+WORKER_BYTES = {"tiktoken": 16 * MB, "gigatoken": 100 * MB, "tokenizers": 140 * MB, "numpy": 48 * MB}
 ARROW_BASE_BYTES, ARROW_WORKER_BYTES = 60 * MB, 25 * MB
+
+ID_BYTES_HELD = 250
+"""What each id of a tokenizer costs while it is loaded: its bytes, and the tables that find it."""
 
 TEXT_COST = 5
 """How many bytes a byte of text takes at most while it is read and encoded."""
+
+WHOLE_TEXT_COST = 90
+"""The same where a document goes to the engine as a whole, with a record for each id."""
 
 WINDOW_BYTES_PER_WORKER = 12 << 20
 
@@ -58,6 +66,7 @@ def plan_memory(
     formats: Collection[str],
     is_local: bool = True,
     n_connections: int = 0,
+    tokenizer: Tokenizer = GPT2,
 ) -> MemoryPlan:
     """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
 
@@ -66,12 +75,14 @@ def plan_memory(
     Raises `MemoryLimitError` when not even one worker fits.
     """
     budget = int(guard.budget_bytes * HIGH_SHARE)
-    candidates = [engine] if engine != "auto" else ["gigatoken", "tiktoken"]
-    if importlib.util.find_spec("gigatoken") is None and engine == "auto":
-        candidates = ["tiktoken"]
+    candidates = [engine] if engine != "auto" else ["gigatoken", tokenizer.reference]
+    is_missing = importlib.util.find_spec("gigatoken") is None
+    if engine == "auto" and (is_missing or not tokenizer.has_fast):
+        candidates = [tokenizer.reference]
+    vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
     for candidate in candidates:
         has_arrow = "parquet" in formats or ("jsonl" in formats and candidate == "gigatoken" and is_arrow_there())
-        base = BASE_BYTES[candidate] + has_arrow * ARROW_BASE_BYTES
+        base = BASE_BYTES[candidate] + vocabulary + has_arrow * ARROW_BASE_BYTES
         each = WORKER_BYTES[candidate] + has_arrow * ARROW_WORKER_BYTES
         fitting = min((budget - base) // each, n_workers)
         if fitting >= 1:
@@ -99,12 +110,13 @@ def plan_memory(
         line += f" (no room for {candidates[0]}, which is several times as fast: give it more with --memory)"
     elif is_local and fitting < n_workers:
         line += f" (of {n_workers}: the budget has room for no more)"
-    if engine == "auto" and candidates == ["tiktoken"]:
+    if engine == "auto" and tokenizer.has_fast and is_missing:
         line += " (pip install gigatoken: it is several times as fast)"
     if n_connections:
         line += f"; {counted(n_fitting, 'connection')}, up to {fetch_bytes / MB:,.0f} MB fetched ahead"
         line += f" (of {n_connections}: the budget has room for no more)" if n_fitting < n_connections else ""
-    max_document_bytes, cluster_window_bytes = (spare + each) // TEXT_COST, (budget - base) // 4
+    text_cost = WHOLE_TEXT_COST if tokenizer.cuts.find is None else TEXT_COST
+    max_document_bytes, cluster_window_bytes = (spare + each) // text_cost, (budget - base) // 4
     return MemoryPlan(
         candidate, fitting, window, max_document_bytes, cluster_window_bytes, is_local, line, n_fitting, fetch_bytes
     )

@@ -78,7 +78,11 @@ def check_fit(
     if problems and settings.fit:
         raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
-    return notes + (_modded_notes(train, val * (1 + spread), settings, has_documents) if layout is LLMC else [])
+    return notes + (
+        _modded_notes(train, val * (1 + spread), settings, has_documents)
+        if layout is LLMC and settings.file_layout is LLMC
+        else []
+    )
 
 
 def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:

@@ -14,10 +14,13 @@ from ..remote import session
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RecordError
 from ..tokenizer.ids import Ids
+from ..tokenizer.load import load_tokenizer
+from ..tokenizer.tokenizer import Tokenizer
 from .budget import MemoryPlan, plan_memory
 from .fetch import iter_blocks
 from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, count_workers, local_executor, map_ordered
 from .settings import Settings
+from .vocabulary import fitted, usable_engine
 from .worker import encode_block
 
 
@@ -29,12 +32,13 @@ def iter_ids(
     errors: str = "strict",
     skip_bad: bool = False,
     engine: str = "auto",
+    tokenizer: str | Path | Tokenizer = "gpt2",
     workers: int | None = None,
     connections: int = session.DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
     format: str | None = None,
 ) -> Iterator[Ids]:
-    """Yield the ids of all inputs in order, as uint16 arrays of shape (n,), a MiB of text or so each.
+    """Yield the ids of all inputs in order, a MiB of text or so each: uint16 (uint32 above 65,536 ids), shape (n,).
 
     All of it, one pass, no split, nothing written or printed; the parameters are those of `prepare()`. Bounded in
     memory like it, and a document that `memory` has no room for is named.
@@ -48,19 +52,35 @@ def iter_ids(
 
     Raises `InputError` for what cannot be read, `EngineError` where the fast engine is not exact.
     """
-    settings = Settings(text_column=text_column, separator=separator, errors=errors, skip_bad=skip_bad, engine=engine)
+    settings = Settings(
+        text_column=text_column,
+        separator=separator,
+        errors=errors,
+        skip_bad=skip_bad,
+        engine=engine,
+        tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(str(tokenizer)),
+    )
     with session.session(connections) as network:
         found = find_inputs(as_names(inputs), format)
         formats = {input.format for input in found}
         n_connections = connections if any(input.is_remote for input in found) else 0
-        plan = plan_memory(MemoryGuard(memory), engine, count_workers(workers), formats, n_connections=n_connections)
+        plan = plan_memory(
+            MemoryGuard(memory),
+            usable_engine(engine, settings.tokenizer),
+            count_workers(workers),
+            formats,
+            n_connections=n_connections,
+            tokenizer=settings.tokenizer,
+        )
         network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
-        yield from _iter_encoded(make_sources(found, settings.read_options(plan.max_document_bytes)), plan)
+        sources = make_sources(found, settings.read_options(plan.max_document_bytes))
+        settings = fitted(settings, sources, plan)
+        yield from _iter_encoded(sources, plan, settings.tokenizer)
 
 
-def _iter_encoded(sources: Sequence[Source], plan: MemoryPlan) -> Iterator[Ids]:
+def _iter_encoded(sources: Sequence[Source], plan: MemoryPlan, tokenizer: Tokenizer) -> Iterator[Ids]:
     cancel = Cancel()
-    encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel)
+    encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel, tokenizer=tokenizer)
     window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
     blocks = iter_blocks(sources, 0, plan.n_workers, window.max_bytes, cancel)
     with local_executor(plan.n_workers) as pool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ..inputs.blocks import Block, Source
 from ..inputs.storage import unpacked_bytes
 from ..output import files
 from ..output.changes import locate
-from ..output.layouts import ID_BYTES, LAYOUTS
+from ..output.layouts import NANOGPT
 from ..output.manifest import DONE, MERGING, State
 from ..output.merge import check_file_size
 from ..output.shards import TRAIN_NAME
@@ -20,6 +21,8 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError
 from ..support.log import log
 from ..support.units import format_duration, format_size
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.tokenizer import Tokenizer
 from .fetch import Link
 from .settings import Settings
 from .worker import Encoded, encode_block
@@ -55,7 +58,11 @@ class Estimate:
 
 
 def estimate(
-    sources: Sequence[Source], engine: str, is_strict: bool = False, cancel: Cancel = NEVER
+    sources: Sequence[Source],
+    engine: str,
+    is_strict: bool = False,
+    cancel: Cancel = NEVER,
+    tokenizer: Tokenizer = GPT2,
 ) -> Estimate | None:
     """Encode samples spread over the inputs; None where there is nothing to sample (a pipe).
 
@@ -67,16 +74,15 @@ def estimate(
     ratios: list[float] = []
     rates: list[float] = []
     n_text = n_tokens = size = expected = 0.0
+    encode = functools.partial(encode_block, engine=engine, cancel=cancel, is_checked=False, tokenizer=tokenizer)
     samples = [source.sample(max(n_samples // len(chosen), 1)) for source in chosen]  # while the engine loads
     for source, blocks in zip(chosen, samples, strict=True):
         tokens = n_bytes = 0
         for block in blocks:
             if not rates:
-                _encode_sample(
-                    block, engine, is_strict, cancel
-                )  # the first call of all is slow: it is not what is timed
+                _encode_sample(block, encode, is_strict)  # the first call of all is slow: it is not what is timed
             start = time.perf_counter()
-            encoded = _encode_sample(block, engine, is_strict, cancel)
+            encoded = _encode_sample(block, encode, is_strict)
             if encoded is None:
                 continue
             rates.append(block.n_bytes / (time.perf_counter() - start))
@@ -97,9 +103,9 @@ def estimate(
     return Estimate(int(expected * scale), bytes_per_token, spread, rate, bool(sources[0].unit), is_rough)
 
 
-def _encode_sample(block: Block, engine: str, is_strict: bool, cancel: Cancel) -> Encoded | None:
+def _encode_sample(block: Block, encode: Callable[[Block], Encoded], is_strict: bool) -> Encoded | None:
     try:
-        return encode_block(block, engine, cancel, is_checked=False)
+        return encode(block)
     except RecordError as error:
         if not is_strict:  # the run itself will name it, if it comes that far
             return None
@@ -117,9 +123,9 @@ def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
     What is shuffled stands there in both orders. A finished run that goes on keeps its files until the new ones are
     complete.
     """
-    layout, n_tokens = LAYOUTS[settings.layout], sum(found.splits(settings))
-    shard = settings.shard_tokens * ID_BYTES
-    once = n_tokens * ID_BYTES + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
+    layout, n_tokens = settings.file_layout, sum(found.splits(settings))
+    shard = settings.shard_tokens * layout.id_bytes
+    once = n_tokens * layout.id_bytes + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
     n_there = state.n_tokens - state.base_shards * settings.shard_tokens
     if settings.shuffle:
@@ -128,7 +134,7 @@ def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
         n_there += sum(state.shuffle.get(name, 0) for name in ("train_tokens", "val_tokens"))
     if state.status == DONE and found.splits(settings)[0] > state.train_tokens:
         n_there = 0
-    return max(once + twice - n_there * ID_BYTES, 0)
+    return max(once + twice - n_there * layout.id_bytes, 0)
 
 
 def _why_unknown(sources: Sequence[Source]) -> str:
@@ -137,6 +143,20 @@ def _why_unknown(sources: Sequence[Source]) -> str:
     if any(source.input.is_stream for source in sources):
         return "compressed files"
     return "no sample of the text could be used"
+
+
+def tokenizer_lines(settings: Settings) -> list[str]:
+    """Say which tokenizer it is, and what its ids ask of the trainer; nothing of GPT-2."""
+    tokenizer = settings.tokenizer
+    if tokenizer is GPT2:
+        return []
+    end = "no end-of-text" if tokenizer.eot_id is None else f"end-of-text {tokenizer.eot_id}"
+    lines = [f"tokenizer: {tokenizer.name}: {tokenizer.n_ids:,} ids, {end}, {tokenizer.dtype.name}"]
+    if tokenizer.id_bytes > GPT2.id_bytes and settings.layout == NANOGPT.name:
+        lines.append(
+            "note: nanoGPT's train.py reads uint16: in its get_batch write dtype=np.uint32 for dtype=np.uint16 (twice)"
+        )
+    return lines
 
 
 def plan_lines(
@@ -149,8 +169,8 @@ def plan_lines(
 ) -> list[str]:
     """Say what will be made, the disk it takes and, where the number of workers is known, how long."""
     if found is None:
-        return [f"tokens: not known before the end ({_why_unknown(sources)})"]
-    layout = LAYOUTS[settings.layout]
+        return [*tokenizer_lines(settings), f"tokens: not known before the end ({_why_unknown(sources)})"]
+    layout = settings.file_layout
     train, val = found.splits(settings)
     needed, free = disk_needed(found, settings, state), files.free_bytes(out)
     time = ""
@@ -159,9 +179,10 @@ def plan_lines(
         time = f"; time: about {format_duration(seconds)}"
     taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
     lines = [
+        *tokenizer_lines(settings),
         f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each{taken};"
-        f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * 2)}, {layout.val_name}"
-        f" {format_size(val * 2)}",
+        f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * layout.id_bytes)}, {layout.val_name}"
+        f" {format_size(val * layout.id_bytes)}",
         f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free{time}",
     ]
     if advice := larger_ratio(found, settings, val):
@@ -192,7 +213,7 @@ def link_lines(link: Link | None) -> list[str]:
 
 def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> None:
     """Raise `DiskError` when the disk is too small, `InputError` when val is too large for its file."""
-    layout, (_, val) = LAYOUTS[settings.layout], found.splits(settings)
+    layout, (_, val) = settings.file_layout, found.splits(settings)
     needed, free = disk_needed(found, settings, state), files.free_bytes(out)
     if val * (1 - found.spread) > layout.max_tokens:
         raise InputError(

@@ -15,7 +15,7 @@ from ..output.shards import TRAIN_NAME
 from ..support.errors import InputError
 from ..support.units import counted, format_size
 from ..support.version import __version__
-from ..tokenizer.gpt2 import EOT_ID
+from ..tokenizer import load
 from .fits import fit_warnings
 from .settings import Settings
 
@@ -25,18 +25,23 @@ N_LISTED = 3
 MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
-def about(engine: str, eot: str) -> dict[str, Any]:
+def about(engine: str, settings: Settings) -> dict[str, Any]:
     """What made the files: for the record."""
     import platform  # these two take 20 ms, and the start waits for the engine, not for them
     from importlib.metadata import version
 
+    tokenizer = settings.tokenizer
     return {
         "program": f"fineweb_stream {__version__}",
         "engine": engine,
         "versions": {name: version(name) for name in ("tiktoken", "numpy", "psutil")}
         | {"python": platform.python_version()},
-        "end_of_text": {"id": EOT_ID, "stands": f"{EOT_PLACES[eot]} every document; between plain-text files"},
-        "dtype": "uint16",
+        "end_of_text": {
+            "id": tokenizer.eot_id,
+            "stands": f"{EOT_PLACES[settings.eot]} every document; between plain-text files",
+        },
+        "dtype": tokenizer.dtype.name,
+        "tokenizer": load.about(tokenizer),
     }
 
 

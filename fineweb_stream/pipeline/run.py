@@ -19,6 +19,7 @@ from ..memory.guard import MemoryGuard
 from ..output.changes import ChangeLog
 from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record
 from ..output.merge import give_names, merge
+from ..output.meta import add_meta
 from ..output.resume import clear
 from ..output.shards import ShardWriter
 from ..output.shuffle import clear_spool, shuffle
@@ -27,7 +28,6 @@ from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
-from ..tokenizer.gpt2 import EOT_ID
 from . import report
 from .budget import TEXT_COST, MemoryPlan, plan_shuffle
 from .failures import explain
@@ -80,7 +80,8 @@ class Run:
         state = self._state
         try:
             if state.status == ENCODING:
-                self._record.begin(report.about(get_encoder(self._plan.engine).version, self._settings.eot))
+                encoder = get_encoder(self._plan.engine, self._settings.tokenizer)
+                self._record.begin(report.about(encoder.version, self._settings))
                 self._record.clear_parts()
                 self._cluster = cluster
                 if cluster is not None:
@@ -106,7 +107,7 @@ class Run:
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:
         cancel = Cancel(self._cancel)
         plan = self._plan
-        encode = functools.partial(encode_block, engine=plan.engine)
+        encode = functools.partial(encode_block, engine=plan.engine, tokenizer=self._settings.tokenizer)
         if is_local:  # the token does not travel to other processes
             encode = functools.partial(encode, cancel=cancel)
         sources = list(self._sources[self._state.input :])
@@ -183,7 +184,7 @@ class Run:
         state.text_bytes += int(encoded.n_bytes * share)
         state.input_bytes += int(block.n_input_bytes * share)
         if self._is_full:  # the block is left where it is: a larger --max-tokens begins it anew
-            n_eot = int(np.count_nonzero(train == EOT_ID)) if block.source.unit else 0
+            n_eot = int(np.count_nonzero(train == self._settings.tokenizer.eot_id)) if block.source.unit else 0
             state.train_documents += n_eot // self._settings.eot_per_document
             state.snapshot = at_start
             return has_completed_shard
@@ -280,6 +281,7 @@ class Run:
         if self._settings.shuffle:
             clear_spool(self._folder, state.run)
         merge(self._folder, state, self._settings, commit=self._write_record, check=self._cancel.check)
+        add_meta(self._folder, state, self._settings.tokenizer, self._write_record)
         self._cancel.check()
         give_names(self._folder, state, self._record.layout)
         state.status = DONE

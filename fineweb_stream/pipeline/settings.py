@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from ..output.layouts import EOT_PLACES, LAYOUTS, NANOGPT
+from ..output.layouts import EOT_PLACES, LAYOUTS, NANOGPT, Layout, get_layout
 from ..support.errors import InputError
 from ..support.model import ReadOptions
 from ..support.units import parse_share, parse_size
-from ..tokenizer.tokenizer import ENGINES, unknown_engine
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.tokenizer import Tokenizer
 
 FORMATS = ("text", "jsonl", "parquet")
 
@@ -70,6 +71,7 @@ class Settings:
     fit: str | None = None
     eot: str = "after"
     shuffle: bool = False
+    tokenizer: Tokenizer = GPT2
 
     def __post_init__(self) -> None:
         if self.shard_tokens is None:
@@ -89,11 +91,10 @@ class Settings:
             raise InputError("separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
         if self.errors not in ("strict", "replace", "ignore"):
             raise InputError(f"errors={self.errors!r}: must be strict, replace or ignore", "strict stops at the first")
-        if self.engine not in ENGINES:
-            raise unknown_engine(self.engine)
+        self.tokenizer.check_engine(self.engine)
         if self.layout not in LAYOUTS:
             raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
-        layout = LAYOUTS[self.layout]
+        layout = self.file_layout
         if self.eot not in EOT_PLACES:
             raise InputError(f"eot={self.eot!r}: no such place", ", ".join(EOT_PLACES))
         for option, n in (("shard_tokens", self.shard_tokens), ("val_tokens", self.val_tokens or 0)):
@@ -108,7 +109,13 @@ class Settings:
     def read_options(self, max_document_bytes: int | None) -> ReadOptions:
         """The part that sources need, and what the memory budget has room for."""
         separator = None if self.separator is None else self.separator.encode()
-        return ReadOptions(self.text_column, separator, self.errors, self.skip_bad, max_document_bytes)
+        cuts = self.tokenizer.cuts.name
+        return ReadOptions(self.text_column, separator, self.errors, self.skip_bad, max_document_bytes, cuts)
+
+    @property
+    def file_layout(self) -> Layout:
+        """The layout of the files, for the tokenizer's ids."""
+        return get_layout(self.layout, self.tokenizer.id_bytes)
 
     @property
     def val_share(self) -> float | None:
@@ -122,5 +129,11 @@ class Settings:
 
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""
-        free = ("errors", "engine", "max_tokens", "skip_bad", "fit")
-        return {name: value for name, value in asdict(self).items() if name not in free}
+        free = ("errors", "engine", "max_tokens", "skip_bad", "fit", "tokenizer")
+        tokenizer = self.tokenizer
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free} | {
+            "tokenizer": tokenizer.name,
+            "tokenizer_sha256": tokenizer.vocabulary_sha256,
+            "n_ids": tokenizer.n_ids,
+            "eot_id": tokenizer.eot_id,
+        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,16 +16,17 @@ from ..support.model import Change, Changes
 from ..support.units import format_size
 from ..support.waiting import until
 from ..tokenizer.encoder import Encoder
-from ..tokenizer.gpt2 import EOT_ID
-from ..tokenizer.ids import TOKEN_DTYPE, Ends, Ids
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.ids import Ends, Ids
+from ..tokenizer.tokenizer import Tokenizer
 
 FIRST_CHECK_BYTES, CHECK_BYTES, CHECK_EVERY = 1 << 18, 1 << 15, 32
-"""How much of the first block, and of one in CHECK_EVERY others, tiktoken encodes too: under a percent of the text."""
+"""How much of the first block, and of one in CHECK_EVERY others, the reference encodes too: under a percent of all."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What became of a block: its ids, uint16, shape (n,), and where each document ends in them, int64.
+    """What became of a block: its ids, shape (n,), and where each document ends in them, int64.
 
     Plain text has no documents: then `ends` is empty.
     """
@@ -43,6 +45,7 @@ def encode_block(
     engine: str,
     cancel: Cancel = NEVER,
     is_checked: bool = True,
+    tokenizer: Tokenizer = GPT2,
 ) -> Encoded:
     """Read and encode one block; with `is_checked` the first one, and a sample of the others, by both engines.
 
@@ -53,12 +56,12 @@ def encode_block(
     max_bytes = block.source.options.max_document_bytes
     with until(cancel):
         batch = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
-    ids, ends = _encode(block, batch, get_encoder(engine), _check_bytes(block) if is_checked else 0, cancel)
+    ids, ends = _encode(block, batch, get_encoder(engine, tokenizer), _check_bytes(block) if is_checked else 0, cancel)
     n_eot = 0
     if not block.source.unit:
         n_eot = _count_eot(batch.data)
         if block.joins:
-            ids = np.concatenate([np.array([EOT_ID], TOKEN_DTYPE), ids])
+            ids = np.concatenate([np.array([tokenizer.eot_id], tokenizer.dtype), ids])
     changes = batch.changes
     if block.is_hard_cut:
         detail = "a run of one kind of character was cut: ids may differ there"
@@ -105,7 +108,7 @@ def _check_bytes(block: Block) -> int:
     return CHECK_BYTES if sample % CHECK_EVERY == 0 else 0
 
 
-_encoders: dict[str, Encoder] = {}
+_encoders: dict[tuple[Any, ...], Encoder] = {}
 _building = threading.Lock()
 
 
@@ -114,10 +117,11 @@ def forget_encoders() -> None:
     _encoders.clear()
 
 
-def get_encoder(engine: str) -> Encoder:
+def get_encoder(engine: str, tokenizer: Tokenizer = GPT2) -> Encoder:
     """Return this process's encoder: one vocabulary serves all threads. The first call builds it."""
-    if engine not in _encoders:
+    key = (engine, tokenizer.vocabulary_sha256, tokenizer.eot_id)
+    if key not in _encoders:
         with _building:
-            if engine not in _encoders:
-                _encoders[engine] = Encoder(engine)
-    return _encoders[engine]
+            if key not in _encoders:
+                _encoders[key] = Encoder(engine, tokenizer)
+    return _encoders[key]

@@ -49,7 +49,8 @@ class Input:
 class ReadOptions:
     """How records become texts. `errors` is `strict`, `replace` or `ignore`, as for `bytes.decode`.
 
-    A document of more than `max_document_bytes` is one that the memory budget has no room for.
+    A document of more than `max_document_bytes` is one that the memory budget has no room for. `cuts` names the
+    tokenizer's rule by which a text may be cut.
     """
 
     text_column: str = "text"
@@ -57,6 +58,7 @@ class ReadOptions:
     errors: str = "strict"
     skip_bad: bool = False
     max_document_bytes: int | None = None
+    cuts: str = "gpt2"
 
 
 class Change(NamedTuple):

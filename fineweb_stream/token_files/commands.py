@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..output.manifest import RECORD_NAME
 from ..support.errors import DiskError, PrepareError
 from ..support.shown import escape
 from ..support.units import counted
@@ -75,15 +73,6 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def read_run(path: Path) -> dict[str, Any] | None:
-    """Return the content of the `prepare.json` that belongs to a file or folder; None where there is none to read."""
-    try:
-        content = json.loads(((path if path.is_dir() else path.parent) / RECORD_NAME).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def _add_command(commands: Any, name: str, description: str, examples: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -96,6 +85,7 @@ def _add_command(commands: Any, name: str, description: str, examples: str) -> a
 
 
 def _inspect(options: argparse.Namespace) -> None:
+    from .made_by import read_run
     from .plot import picture_format, plot_report
     from .summary import summarize
 

@@ -24,8 +24,7 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..support.log import log
 from ..support.units import counted
-from ..tokenizer.gpt2 import EOT_ID
-from ..tokenizer.ids import TOKEN_DTYPE, Ids
+from ..tokenizer.ids import Ids
 from .joined import Tokens
 from .open import find_paths
 
@@ -38,7 +37,7 @@ _N_LOOKS, _NEAR_TOKENS = 16, 1 << 16
 class Documents:
     """The documents of one or more token files, in order; made by `open_documents`.
 
-    `documents[i]` are the ids of one (uint16, read-only), with its end-of-text; inside one file a view that costs
+    `documents[i]` are the ids of one (read-only), with its end-of-text; inside one file a view that costs
     nothing. What stands after the last end-of-text, where --max-tokens cut a document, is none.
 
     Raises `IndexError` past the ends, `InputError` for an index that is missing or not that of its file.
@@ -46,6 +45,7 @@ class Documents:
 
     def __init__(self, paths: list[Path]) -> None:
         self.tokens = Tokens(paths)
+        self._eot_id = _eot_id(self.tokens)
         self._ends = [_map_index(path) for path in paths]
         self._counts: list[int] = np.cumsum([len(ends) for ends in self._ends]).tolist()
         for number, path in enumerate(paths):
@@ -92,12 +92,12 @@ class Documents:
         looks = [int(end) for end in ends[np.linspace(0, len(ends) - 1, _N_LOOKS, dtype=np.int64)]] if len(ends) else []
         if looks and not 0 < looks[0] <= looks[-1] <= n_tokens:
             return False
-        if any(self.tokens[first + end - 1] != EOT_ID for end in looks):
+        if any(self.tokens[first + end - 1] != self._eot_id for end in looks):
             return False
         before = looks[0] - 1 if looks else n_tokens
         behind = looks[-1] if looks else 0
         ranges = ((max(before - _NEAR_TOKENS, 0), before), (behind, min(behind + _NEAR_TOKENS, n_tokens)))
-        return not any((self.tokens[first + start : first + stop] == EOT_ID).any() for start, stop in ranges)
+        return not any((self.tokens[first + start : first + stop] == self._eot_id).any() for start, stop in ranges)
 
 
 def open_documents(path: str | Path, split: str = "train") -> Documents:
@@ -172,12 +172,21 @@ def index_path(path: Path) -> Path:
 
 def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the ends in pieces; the file is read, not mapped: mapped pages count as this process's memory."""
-    place = 0
+    place, eot_id = 0, _eot_id(tokens)
     with tokens.paths[0].open("rb") as file:
         file.seek(tokens.starts[0])
-        while len(ids := np.fromfile(file, TOKEN_DTYPE, _PIECE_TOKENS)):
-            yield np.flatnonzero(ids == EOT_ID) + (place + 1)
+        while len(ids := np.fromfile(file, tokens.dtype, _PIECE_TOKENS)):
+            yield np.flatnonzero(ids == eot_id) + (place + 1)
             place += len(ids)
+
+
+def _eot_id(tokens: Tokens) -> int:
+    made = tokens.made_by
+    if made.eot_id is None:
+        raise InputError(
+            f"{tokens.paths[0]}: {made.name} has no end-of-text id, so there are no documents", "see inspect"
+        )
+    return made.eot_id
 
 
 def _map_index(path: Path) -> npt.NDArray[Any]:

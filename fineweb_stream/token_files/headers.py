@@ -7,15 +7,18 @@ import os
 import re
 import struct
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from ..output.layouts import ID_BYTES, LLMC, LLMC_MAGIC, LLMC_VERSION, NPY_MAGIC
+from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC, get_layout
 from ..support.errors import InputError
-from ..tokenizer.ids import TOKEN_DTYPE, Ids
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.ids import Ids
 
 HEAD_BYTES = 4096
+
+Dtype = np.dtype[np.unsignedinteger[Any]]
 
 _MIN_TEXT_BYTES, _MIN_IDS = 16, 32
 """What is shorter may be ids that only look like something else."""
@@ -41,8 +44,8 @@ _FOREIGN = {
 _TEXT = re.compile(rb"[\t\n\r\f\x1b\x20-\x7e\x80-\xff]*")
 
 
-def find_ids(path: Path) -> tuple[int, int]:
-    """Return at which byte the ids of a file begin, and how many there are.
+def find_ids(path: Path, dtype: Dtype = GPT2.dtype) -> tuple[int, int]:
+    """Return at which byte the ids of a file, which are of a dtype, begin, and how many there are.
 
     Raises `InputError` for a file that is empty, cut, or no token file; `OSError`.
     """
@@ -52,14 +55,18 @@ def find_ids(path: Path) -> tuple[int, int]:
         if not head:
             raise InputError(f"{path}: the file is empty", "make it again, or name another file")
         if head.startswith(NPY_MAGIC):
-            start, n_ids = _find_npy_ids(file, path)
-        elif (n_said := _count_llmc_ids(head, n_bytes)) is not None:
+            start, n_ids = _find_npy_ids(file, path, dtype)
+        elif (n_said := _count_llmc_ids(head, n_bytes, path, dtype)) is not None:
             start, n_ids = LLMC.header_bytes, n_said
         else:
-            _refuse(path, head, n_bytes)
-            start, n_ids = 0, -(-n_bytes // ID_BYTES)
-    if start + n_ids * ID_BYTES != n_bytes:
-        what = f"its header says {n_ids:,} ids" if start else "an odd number: not a whole number of 2-byte ids"
+            _refuse(path, head, n_bytes, dtype)
+            start, n_ids = 0, -(-n_bytes // dtype.itemsize)
+    if start + n_ids * dtype.itemsize != n_bytes:
+        what = (
+            f"its header says {n_ids:,} ids"
+            if start
+            else f"an odd number: not a whole number of {dtype.itemsize}-byte ids"
+        )
         raise InputError(
             f"{path}: {n_bytes:,} bytes, {what}",
             "was it copied completely? Copy or make it again; text is made into ids by prepare.py",
@@ -69,7 +76,7 @@ def find_ids(path: Path) -> tuple[int, int]:
     return start, n_ids
 
 
-def _count_llmc_ids(head: bytes, n_bytes: int) -> int | None:
+def _count_llmc_ids(head: bytes, n_bytes: int, path: Path, dtype: Dtype) -> int | None:
     """Return how many ids llm.c's header says there are, None where there is no such header.
 
     A file that only happens to begin with its magic has other numbers than a header where the rest should be zeros.
@@ -77,23 +84,39 @@ def _count_llmc_ids(head: bytes, n_bytes: int) -> int | None:
     if len(head) < LLMC.header_bytes:
         return None
     magic, version, n_ids = struct.unpack_from("<3i", head)
-    is_header = n_bytes == LLMC.n_bytes(n_ids) or head[: LLMC.header_bytes] == LLMC.make_header(n_ids)
-    return n_ids if (magic, version) == (LLMC_MAGIC, LLMC_VERSION) and n_ids >= 0 and is_header else None
+    for id_bytes, header in LLMC_HEADERS.items():
+        layout = get_layout(LLMC.name, id_bytes)
+        if (magic, version) != header or n_ids < 0:
+            continue
+        if n_bytes == layout.n_bytes(n_ids) or head[: layout.header_bytes] == layout.make_header(n_ids):
+            if id_bytes != dtype.itemsize:
+                raise _other_width(path, id_bytes, dtype)
+            return int(n_ids)
+    return None
 
 
-def _find_npy_ids(file: IO[bytes], path: Path) -> tuple[int, int]:
+def _other_width(path: Path, id_bytes: int, dtype: Dtype) -> InputError:
+    return InputError(
+        f"{path}: ids of {id_bytes} bytes each, not of {dtype.itemsize}",
+        "whose they are is said by the prepare.json that was made with it: put that beside it",
+    )
+
+
+def _find_npy_ids(file: IO[bytes], path: Path, dtype: Dtype) -> tuple[int, int]:
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     file.seek(0)
     try:
-        shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+        shape, _, found = readers[np.lib.format.read_magic(file)](file)
     except (ValueError, KeyError) as error:
         raise InputError(f"{path}: its .npy header cannot be read: {error}", "copy or make it again") from None
-    if dtype != TOKEN_DTYPE or len(shape) != 1:
-        raise InputError(f"{path}: an array of {dtype} and shape {shape}", "ids are one row of uint16 (<u2)")
+    if found != dtype or len(shape) != 1:
+        raise InputError(
+            f"{path}: an array of {found} and shape {shape}", f"ids are one row of {dtype.name} ({dtype.str})"
+        )
     return file.tell(), shape[0]
 
 
-def _refuse(path: Path, head: bytes, n_bytes: int) -> None:
+def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
     """Raise `InputError` for text, for other known kinds of file, and for ids of more than two bytes."""
     make = f"make ids of it: python prepare.py {path} --out DIR"
     if n_bytes >= _MIN_TEXT_BYTES:
@@ -102,11 +125,11 @@ def _refuse(path: Path, head: bytes, n_bytes: int) -> None:
                 raise InputError(f"{path}: {kind}, not a token file", "name a file that prepare.py has made")
         if _is_text(head):
             raise InputError(f"{path}: text, not a token file", make)
-    ids = np.frombuffer(head[: len(head) // 16 * 16], TOKEN_DTYPE)
-    if (n_id_bytes := _wider(ids)) and len(ids) >= _MIN_IDS:
+    ids = np.frombuffer(head[: len(head) // 16 * 16], np.dtype("<u2"))
+    if dtype.itemsize == ids.itemsize and (n_id_bytes := _wider(ids)) and len(ids) >= _MIN_IDS:
         raise InputError(
-            f"{path}: ids of {n_id_bytes} bytes each, not of {ID_BYTES}",
-            f"np.fromfile({str(path)!r}, 'u{n_id_bytes}').astype('{TOKEN_DTYPE.str}').tofile('ids.bin') makes such of"
+            f"{path}: ids of {n_id_bytes} bytes each, not of {dtype.itemsize}",
+            f"np.fromfile({str(path)!r}, 'u{n_id_bytes}').astype('{dtype.str}').tofile('ids.bin') makes such of"
             " GPT-2's ids",
         )
 
@@ -123,8 +146,10 @@ def _is_text(head: bytes) -> bool:
 
 
 def _wider(ids: Ids) -> int:
-    """Return of how many bytes ids really are that are zeros in all places but every fourth or second, or else 0."""
-    for step in (4, 2):
-        if ids[::step].any() and not any(ids[first::step].any() for first in range(1, step)):
-            return step * ID_BYTES
-    return 0
+    """Return of how many bytes ids really are, of which uint16 shows the halves or quarters; 0 for ids of two bytes.
+
+    What is above 16 bits is 0 in GPT-2's ids, and at most 3 in those of the largest vocabularies.
+    """
+    if ids[::4].any() and not any(ids[first::4].any() for first in (1, 2, 3)):
+        return 4 * int(ids.itemsize)
+    return 2 * int(ids.itemsize) if len(ids) and ids[::2].any() and ids[1::2].max() <= 3 else 0

@@ -12,11 +12,11 @@ from typing import Any, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..output.layouts import ID_BYTES
 from ..support.errors import InputError
 from ..support.units import format_size
-from ..tokenizer.ids import TOKEN_DTYPE, Ids
+from ..tokenizer.ids import Ids
 from .headers import find_ids
+from .made_by import MadeBy, made_by
 
 
 class Refused(TypeError, AttributeError):
@@ -24,7 +24,7 @@ class Refused(TypeError, AttributeError):
 
 
 class Tokens:
-    """One read-only array of ids (uint16) over memory-mapped files; `paths` names them, in order.
+    """One read-only array of ids over memory-mapped files; `paths` names them, in order.
 
     `starts` are the bytes at which their ids begin: 0, or where a header ends; `firsts` are the places of each file's
     first token.
@@ -37,11 +37,13 @@ class Tokens:
     Raises `IndexError` past the ends, `TypeError` for other keys, `InputError` as `open_tokens` does.
     """
 
-    dtype, ndim = TOKEN_DTYPE, 1
+    ndim = 1
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(paths)
-        maps = [map_ids(path) for path in self.paths]
+        self.made_by = made_by(self.paths[0])
+        self.dtype = self.made_by.dtype
+        maps = [map_ids(path, self.made_by) for path in self.paths]
         self.starts = tuple(ids.offset for ids in maps)
         self._parts = [ids.view(np.ndarray) for ids in maps]  # it slices nine times as fast
         self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
@@ -74,7 +76,7 @@ class Tokens:
     @property
     def nbytes(self) -> int:
         """As an array's."""
-        return len(self) * ID_BYTES
+        return len(self) * self.dtype.itemsize
 
     def locate(self, place: int) -> tuple[Path, int]:
         """Return the file in which a token stands, and its place there."""
@@ -82,7 +84,7 @@ class Tokens:
         return self.paths[number], place - self._ends[number] + len(self._parts[number])
 
     @overload
-    def __getitem__(self, key: int | np.integer[Any]) -> np.uint16: ...
+    def __getitem__(self, key: int | np.integer[Any]) -> np.unsignedinteger[Any]: ...
 
     @overload
     def __getitem__(self, key: slice | npt.NDArray[np.integer[Any]] | list[int]) -> Ids: ...
@@ -103,9 +105,9 @@ class Tokens:
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """Return all ids as NumPy asks for them; over several files, or with another dtype, that takes their memory."""
-        dtype = TOKEN_DTYPE if dtype is None else np.dtype(dtype)
+        dtype = self.dtype if dtype is None else np.dtype(dtype)
         is_view = len(self._parts) == 1
-        if copy is False and not (is_view and dtype == TOKEN_DTYPE):
+        if copy is False and not (is_view and dtype == self.dtype):
             raise ValueError(f"the ids of {len(self._parts):,} files cannot be an array of {dtype} without a copy")
         return self._gather(range(len(self))).astype(dtype, copy=bool(copy) and is_view)
 
@@ -158,7 +160,7 @@ class Tokens:
         if places.size and not -len(self) <= places.min() <= places.max() < len(self):
             raise IndexError(f"places {places.min():,} to {places.max():,} are not all within {len(self):,} tokens")
         places = np.where(places < 0, places + len(self), places)
-        ids = np.empty(places.shape, TOKEN_DTYPE)
+        ids = np.empty(places.shape, self.dtype)
         numbers = np.searchsorted(self._ends, places, side="right")
         for number in np.unique(numbers).tolist():
             is_here = numbers == number
@@ -166,14 +168,15 @@ class Tokens:
         return ids
 
 
-def map_ids(path: Path) -> np.memmap[Any, np.dtype[np.uint16]]:
-    """Map a file's ids, read-only: uint16, shape (number of ids,).
+def map_ids(path: Path, made: MadeBy | None = None) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:
+    """Map a file's ids, read-only: as wide as the tokenizer that `made` them asks, shape (number of ids,).
 
     Raises `InputError` for what is missing, out of reach, or no token file.
     """
     try:
-        start, n_ids = find_ids(path)
-        return np.memmap(path, TOKEN_DTYPE, "r", start, (n_ids,))
+        dtype = (made or made_by(path)).dtype
+        start, n_ids = find_ids(path, dtype)
+        return np.memmap(path, dtype, "r", start, (n_ids,))
     except FileNotFoundError:
         hint = f"check the path, or make it: python prepare.py INPUT --out {path.parent}"
         raise InputError(f"{path}: no such file", hint) from None

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
+from ..tokenizer.ids import Ids
 from .joined import Tokens
 
 _ROUNDS = 4
@@ -28,7 +29,7 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 class Batches:
     """Iterates over (inputs, targets) of what is left of an epoch; `len` is how many that are. See `batches`."""
 
-    tokens: npt.NDArray[np.uint16] | Tokens
+    tokens: Ids | Tokens
     block_size: int
     batch_size: int
     seed: int
@@ -100,7 +101,7 @@ class Batches:
 
 
 def batches(
-    tokens: npt.NDArray[np.uint16] | Tokens,
+    tokens: Ids | Tokens,
     block_size: int,
     batch_size: int,
     seed: int = 0,

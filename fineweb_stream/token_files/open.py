@@ -1,6 +1,6 @@
 """`open_tokens`: `train.bin`, or the shards where it is not there (yet), in any layout; the data stay on disk.
 
-Not covered: ids of more than 16 bits.
+The manifest beside them says whose ids they are, and so how wide; without one they are GPT-2's, uint16.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ..support.errors import InputError
 from .joined import Tokens, map_ids
 
 
-def open_tokens(path: str | os.PathLike[str], split: str = "train") -> np.memmap[Any, np.dtype[np.uint16]] | Tokens:
+def open_tokens(
+    path: str | os.PathLike[str], split: str = "train"
+) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]] | Tokens:
     """Open a token file, or the split of a folder that `prepare` filled, without reading it.
 
     >>> import tempfile
@@ -30,7 +32,8 @@ def open_tokens(path: str | os.PathLike[str], split: str = "train") -> np.memmap
     ...     len(tokens), tokens[1:3].tolist(), int(tokens[-1])
     (4, [11, 995], 50256)
 
-    One file is a read-only `np.memmap` (uint16, shape (number of ids,)), with all that NumPy and PyTorch do with one.
+    One file is a read-only `np.memmap` (uint16, uint32 above 65,536 ids; shape (number of ids,)), with all that NumPy
+    and PyTorch do with one.
     Several shards are `Tokens`: indexed and sliced as one array, and all else refused.
 
     Of a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all its

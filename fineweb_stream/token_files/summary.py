@@ -1,28 +1,27 @@
 """What is in a token file: one pass in bounded memory, whatever its size.
 
-A document is what an end-of-text id (50256) closes; its length is in tokens, the end-of-text not counted. A file whose
-end-of-text ids stand *before* the documents therefore shows an empty first one, and a last one that nothing closes.
+A document is what an end-of-text id (50256 for GPT-2) closes; its length is in tokens, the end-of-text not counted. A
+file whose end-of-text ids stand *before* the documents therefore shows an empty first one, and a last one that nothing
+closes.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..output.layouts import ID_BYTES
 from ..support.errors import InputError
 from ..support.shown import escape
 from ..support.units import counted
-from ..tokenizer.gpt2 import EOT_ID, token_bytes
-from ..tokenizer.ids import TOKEN_DTYPE, Ends, Ids
+from ..tokenizer.ids import Ends, Ids
 from .joined import Tokens
+from .made_by import BY_GPT2, MadeBy
 from .open import find_paths
 
 LONG_TOKENS = 1024
@@ -83,10 +82,12 @@ class Summary:
     top: tuple[TopToken, ...]
     first: Excerpt
     random: Excerpt | None
+    made_by: MadeBy = BY_GPT2
 
     def render(self) -> list[str]:
         """Say it in lines for a terminal; control characters in the text are written as escapes."""
-        lines = [escape(f"{self.name}: {counted(self.n_tokens, 'token')}")]
+        by = "" if self.made_by == BY_GPT2 else f" of {self.made_by.name}, {self.made_by.dtype.name}"
+        lines = [escape(f"{self.name}: {counted(self.n_tokens, 'token')}{by}")]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
         rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
         lines += [*self._render_lengths(), "most frequent ids:", *filter(None, rows)]
@@ -97,7 +98,8 @@ class Summary:
 
     def _render_lengths(self) -> list[str]:
         if not (of := self.lengths):
-            return [f"no documents: plain text, without end-of-text (id {EOT_ID})"]
+            end = self.made_by.eot_id
+            return [f"no documents: plain text, without end-of-text ({'none' if end is None else f'id {end}'})"]
         after = (
             f", and {counted(self.n_tokens_after, 'token')} after the last end-of-text" if self.n_tokens_after else ""
         )
@@ -113,16 +115,17 @@ def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int =
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.array([15496, 995, 50256, 50256, 31373, 50256], TOKEN_DTYPE).tofile(f"{folder}/train.bin")
+    ...     np.array([15496, 995, 50256, 50256, 31373, 50256], np.uint16).tofile(f"{folder}/train.bin")
     ...     summary = summarize(folder)
     >>> summary.n_documents, summary.lengths.longest, summary.first.text
     (3, 2, 'Hello world')
 
     `seed` chooses the random document: all are equally likely, and it is the same one over shards as after the merge.
 
-    Raises `InputError` as `open_tokens` does, and for an id that GPT-2 does not have.
+    Raises `InputError` as `open_tokens` does, and for an id that the tokenizer does not have.
     """
-    tokens, tally = Tokens(find_paths(path, split)), _Tally(np.random.default_rng(seed))
+    tokens = Tokens(find_paths(path, split))
+    tally, spell = _Tally(np.random.default_rng(seed), tokens.made_by), _speller(tokens)
     for ids in _iter_pieces(tokens):
         tally.add(ids)
     top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
@@ -132,9 +135,10 @@ def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int =
         n_documents=tally.n_documents,
         n_tokens_after=len(tokens) - tally.start,
         lengths=tally.lengths() if tally.n_documents else None,
-        top=tuple(TopToken(i, int(tally.id_counts[i]), _spell(i)) for i in top if tally.id_counts[i]),
+        top=tuple(TopToken(i, int(tally.id_counts[i]), spell(i)) for i in top if tally.id_counts[i]),
         first=_excerpt(tokens, 0, 0),
         random=_excerpt(tokens, tally.random_number, tally.random_start) if tally.n_documents else None,
+        made_by=tokens.made_by,
     )
 
 
@@ -143,7 +147,7 @@ def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> st
 
     End-of-text is written `<|endoftext|>`; U+FFFD stands for a character of which only a part is there.
 
-    Raises `InputError` as `open_tokens` does, for places outside the file, and for an id that GPT-2 does not have.
+    Raises `InputError` as `open_tokens` does, for places outside the file, and for an id that the tokenizer lacks.
     """
     tokens = Tokens(find_paths(path))
     if count < 1 or not -len(tokens) <= start < len(tokens):
@@ -152,7 +156,7 @@ def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> st
             f"--start is from {-len(tokens)} to {len(tokens) - 1}, --count at least 1",
         )
     start %= len(tokens)
-    return _decode(_check(tokens[start : start + count], tokens, start))
+    return _decode(_check(tokens[start : start + count], tokens, start), tokens)
 
 
 class _Tally:
@@ -161,8 +165,9 @@ class _Tally:
     Lengths have a count each below EXACT_TOKENS and BINS_PER_OCTAVE counts per doubling above (0.5 MB in all).
     """
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.id_counts = np.zeros(1 << 16, np.int64)
+    def __init__(self, rng: np.random.Generator, made: MadeBy) -> None:
+        self.id_counts = np.zeros(made.n_ids, np.int64)
+        self._eot_id = made.eot_id
         self.n_tokens = self.n_documents = self.start = self.longest = 0
         self.random_number = self.random_start = 0
         self._lowest_key = 1.0
@@ -173,8 +178,8 @@ class _Tally:
 
     def add(self, ids: Ids) -> None:
         """Count the next ids of the file."""
-        self.id_counts += np.bincount(ids, minlength=1 << 16)
-        ends = np.flatnonzero(ids == EOT_ID) + self.n_tokens
+        self.id_counts += np.bincount(ids, minlength=len(self.id_counts))
+        ends = _find_ends(ids, self._eot_id) + self.n_tokens
         self.n_tokens += len(ids)
         if len(ends):
             self._add_documents(np.r_[self.start, ends[:-1] + 1], ends)
@@ -207,47 +212,55 @@ def _iter_pieces(tokens: Tokens) -> Iterator[Ids]:
     for path, start in zip(tokens.paths, tokens.starts, strict=True):
         with path.open("rb") as file:
             file.seek(start)
-            while len(ids := np.fromfile(file, TOKEN_DTYPE, PIECE_TOKENS)):
+            while len(ids := np.fromfile(file, tokens.dtype, PIECE_TOKENS)):
                 yield _check(ids, tokens, place)
                 place += len(ids)
 
 
 def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
-    """Return `ids`, which stand at `start`; raise `InputError` if one is not GPT-2's."""
-    if ids.max() > EOT_ID:
-        first = int(np.argmax(ids > EOT_ID))
+    """Return `ids`, which stand at `start`; raise `InputError` if one is not the tokenizer's."""
+    made = tokens.made_by
+    if ids.max() >= made.n_ids:
+        first = int(np.argmax(ids >= made.n_ids))
         path, place = tokens.locate(start + first)
-        byte = tokens.starts[tokens.paths.index(path)] + place * ID_BYTES
+        name = "GPT-2" if made == BY_GPT2 else made.name
+        byte = tokens.starts[tokens.paths.index(path)] + place * tokens.dtype.itemsize
         raise InputError(
-            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but GPT-2's ids end at {EOT_ID}",
-            "not a file of GPT-2 ids as uint16: it has an unknown header, or another tokenizer or dtype made it",
+            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {name}'s ids end at {made.n_ids - 1}",
+            f"not a file of {name} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or dtype"
+            " made it",
         )
     return ids
 
 
-@functools.cache
-def _table() -> list[bytes]:
-    return [*token_bytes(), b"<|endoftext|>"]
+def _find_ends(ids: Ids, eot_id: int | None) -> Ends:
+    return np.empty(0, np.int64) if eot_id is None else np.flatnonzero(ids == eot_id)
 
 
-def _decode(ids: Ids) -> str:
-    return b"".join(map(_table().__getitem__, ids.tolist())).decode("utf-8", "replace")
+def _decode(ids: Ids, tokens: Tokens) -> str:
+    table = tokens.made_by.tokenizer().token_bytes()
+    return b"".join(map(table.__getitem__, ids.tolist())).decode("utf-8", "replace")
 
 
 def _excerpt(tokens: Tokens, number: int, start: int) -> Excerpt:
     """Decode the beginning of a document."""
     ids = tokens[start : start + 4 * EXCERPT_CHARS + 1]  # a character has 4 bytes at most, a token 1 at least
-    ends = np.flatnonzero(ids == EOT_ID)
-    text = _decode(ids[: ends[0]] if len(ends) else ids)
+    ends = _find_ends(ids, tokens.made_by.eot_id)
+    text = _decode(ids[: ends[0]] if len(ends) else ids, tokens)
     return Excerpt(number, start, text if len(text) <= EXCERPT_CHARS else text[: EXCERPT_CHARS - 1] + "…")
 
 
-def _spell(id: int) -> str:
-    """Write a token as Python does: `' the'`; bytes that are no text as escapes."""
-    try:
-        return repr(_table()[id].decode("utf-8"))
-    except UnicodeDecodeError:
-        return repr(_table()[id])
+def _speller(tokens: Tokens) -> Callable[[int], str]:
+    """Return what writes a token as Python does: `' the'`; bytes that are no text as escapes."""
+    table = tokens.made_by.tokenizer().token_bytes()
+
+    def spell(id: int) -> str:
+        try:
+            return repr(table[id].decode("utf-8"))
+        except UnicodeDecodeError:
+            return repr(table[id])
+
+    return spell
 
 
 def _quote(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a text may be cut without changing a single id.
+"""Where a text may be cut without changing a single id: a rule for each kind of pattern.
 
 GPT-2's pattern looks behind nowhere, so a place where a new piece (pre-token) always begins, whatever surrounds it,
 is a place to cut. There are two kinds:
@@ -6,6 +6,13 @@ is a place to cut. There are two kinds:
 * before a run of whitespace that follows another character. (After a newline is wrong: `"\\n\\n"` may be one piece.)
 * between a letter, a digit and a character of a third kind, except right after an apostrophe (`'s`, `'ll`). Only for
   text without the first kind: base64, Chinese, Japanese.
+
+Later patterns (cl100k_base, o200k_base, Llama 3's, Qwen 2's) take line ends to the punctuation before them, and a sign
+to the letters behind it. There a piece always begins
+
+* at a space or tab that follows a visible character,
+* at a line end or a sign that follows a letter or a digit, and between the two, but for an apostrophe. Only letters and
+  signs that every version of Unicode knows count.
 
 Positions here are indices into a `str`; lone surrogates stand for invalid UTF-8
 (`errors="surrogateescape"`) and are never cut next to, because what becomes of them is decided later.
@@ -15,7 +22,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 # Unicode's White_Space, as the pattern's \s. Python's str.isspace() and \s also count \x1c-\x1f.
 WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -27,36 +35,46 @@ _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
 _SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[!-/:-@\[-`{{-~]+|[{WHITESPACE}]+|.", re.DOTALL)
 
 
-def iter_pieces(data: bytes, size: int) -> Iterator[bytes]:
+_VISIBLE = "!-~\u00a1-\u167f\u1681-\u180d\u1810-\u1fff\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff\uff01-\uffef"
+_LETTER = "A-Za-zÀ-ÖØ-öø-ɏА-ҁא-תؠ-ي\u0904-\u0939ก-ะぁ-ゖァ-ヺ\u3400-\u4db5\u4e00-\u9fa5가-힣"
+_SIGN = r"!-&(-/:-@\[-`{-~、。「」，：；！？（）"
+_TAB_OR_SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}])[ \t]")
+_SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}]) ")
+_SPACE_AFTER_VISIBLE_IN_ASCII = re.compile(rb"(?<=[!-~]) ")
+_AFTER_WORD = re.compile(rf"(?<=[{_LETTER}0-9])[\r\n{_SIGN}]|(?<=[{_LETTER}])[0-9]|(?<=[0-9])[{_LETTER}]")
+_BETWEEN_CHARACTERS = re.compile("(?<=[^\r\ud800-\udfff])[^\ud800-\udfff]")
+
+
+def iter_pieces(data: bytes, size: int, rule: CutRule | None = None) -> Iterator[bytes]:
     """Yield UTF-8 in pieces of about `size` bytes whose ids, one after the other, are the ids of all of it.
 
     Whole characters stay together. A space or a newline after a printable ASCII character is found fastest. A piece is
-    longer only where there is no place to cut.
+    longer only where there is no place to cut. The rule is GPT-2's where none is given.
 
     >>> list(iter_pieces("some words für später".encode(), size=4))
     [b'some', b' words', b' f\\xc3\\xbcr', b' sp\\xc3\\xa4ter']
     >>> [piece.decode() for piece in iter_pieces("中文，没有空格".encode(), size=3)]
     ['中文', '，', '没有空格']
     """
-    start = 0
-    while cut := _find_byte_cut(data, start + size):
+    start, rule = 0, rule or GPT2_CUTS
+    while cut := _find_byte_cut(data, start + size, rule):
         yield data[start:cut]
         start = cut
     yield data[start:]
 
 
-def _find_byte_cut(data: bytes, start: int) -> int:
+def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
     """Return the first good place at byte `start` or later where UTF-8 may be cut, else 0."""
     width = 4096
-    while start < len(data):
+    while start < len(data) and rule.find:
         stop = _character_end(data, min(start + width, len(data)))
-        if match := _SPACE_AFTER_TEXT_IN_ASCII.search(data, start, stop):
+        if rule.in_ascii and (match := rule.in_ascii.search(data, start, stop)):
             return match.start()
         before = start - 1
         while before and data[before] & 0xC0 == 0x80:
             before -= 1
         text = data[before:stop].decode("utf-8")
-        if cut := find_cut(text, 1):
+        if cut := rule.find(text, 1, None):
             return before + len(text[:cut].encode("utf-8"))
         start, width = stop, width * 8
     return 0
@@ -115,3 +133,85 @@ def _kind(char: str) -> str:
     if category in ("Cn", "Cs") or _IS_SPACE(char):
         return ""
     return category[0] if category[0] in "LN" else "O"
+
+
+def _find_by(*patterns: re.Pattern[str]) -> Callable[[str, int, int | None], int | None]:
+    def find(text: str, start: int, stop: int | None = None) -> int | None:
+        stop = len(text) if stop is None else stop
+        start, width = max(start, 1), 4096
+        while start < stop:
+            end = min(start + width, stop)
+            for pattern in patterns:  # the first is the one that is found fastest
+                if match := pattern.search(text, start, end):
+                    return match.start()
+            start, width = end, width * 8
+        return None
+
+    return find
+
+
+@dataclass(frozen=True)
+class CutRule:
+    """Where a text may be cut; `find` is called as `find_cut`, and None where no place is known to be safe.
+
+    `in_ascii` finds the most usual of such places in bytes.
+
+    >>> CUT_RULES["words"].find("wait!\\nnext one", 1, None), CUT_RULES["spaces"].find("wait, next one", 1, None)
+    (10, 5)
+    """
+
+    name: str
+    find: Callable[[str, int, int | None], int | None] | None
+    in_ascii: re.Pattern[bytes] | None = None
+
+
+GPT2_CUTS = CutRule("gpt2", find_cut, _SPACE_AFTER_TEXT_IN_ASCII)
+WORD_CUTS = CutRule("words", _find_by(_TAB_OR_SPACE_AFTER_VISIBLE, _AFTER_WORD), _SPACE_AFTER_VISIBLE_IN_ASCII)
+SPACE_CUTS = CutRule("spaces", _find_by(_SPACE_AFTER_VISIBLE), _SPACE_AFTER_VISIBLE_IN_ASCII)
+"""For a vocabulary that has whole texts as tokens beside its pattern: none of them has a space after another sign."""
+
+ANY_CUTS = CutRule("anywhere", _find_by(_BETWEEN_CHARACTERS))
+NO_CUTS = CutRule("none", None)
+
+CUT_RULES = {rule.name: rule for rule in (GPT2_CUTS, WORD_CUTS, SPACE_CUTS, ANY_CUTS, NO_CUTS)}
+
+_SUFFIX, _WORD, _SIGNS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?\p{L}+", r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SPACES = r"\s+(?!\S)|\s+"
+_SPACES_AND_ENDS = rf"\s*[\r\n]+|{_SPACES}"
+
+WORD_PATTERNS = {
+    "cl100k": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+        r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+        rf"{_SUFFIX}|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}|\s*[\r\n]|{_SPACES}",
+        rf"{_SUFFIX}|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES_AND_ENDS}",  # Llama 3
+    ),
+    "o200k": (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}?"
+        rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES_AND_ENDS}",
+    ),
+    "qwen2": (rf"{_SUFFIX}|{_WORD}|\p{{N}}|{_SIGNS}|{_SPACES_AND_ENDS}",),
+    "gpt2": (
+        r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+        rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}",
+        rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}",
+    ),
+}
+"""Patterns that WORD_CUTS is proven for, by gigatoken's name for the scheme; the first of each is tiktoken's form."""
+
+
+def scheme_of(pattern: str) -> str:
+    """Return the name of a known pattern, "" for one that nothing is proven for."""
+    return next((name for name, patterns in WORD_PATTERNS.items() if pattern in patterns), "")
+
+
+def rule_beside(rule: CutRule, whole_texts: Sequence[str]) -> CutRule:
+    """Return what is left of a rule where some texts are always tokens of their own.
+
+    >>> rule_beside(WORD_CUTS, []).name, rule_beside(WORD_CUTS, ["<think>"]).name, rule_beside(WORD_CUTS, ["a b"]).name
+    ('words', 'spaces', 'none')
+    """
+    if rule is NO_CUTS or not whole_texts:
+        return rule
+    return NO_CUTS if any(re.search(r"\S ", text) for text in whole_texts) else SPACE_CUTS

@@ -1,7 +1,8 @@
-"""Documents -> ids, by one of two engines behind one face.
+"""Documents -> ids, by a tokenizer's reference or the fast engine, behind one face.
 
-tiktoken is the reference: whatever it returns is right. gigatoken (the `fast` extra) is over ten times as fast; it must
-equal tiktoken on a set of hard texts before it is used, and on samples while it works (`check_bytes`).
+The reference is tiktoken, or what the tokenizer says: whatever it returns is right. gigatoken (the `fast` extra) is
+over ten times as fast; it must equal it on a set of hard texts before it is used, and on samples while it works
+(`check_bytes`).
 
 Not covered: special tokens. `<|endoftext|>` inside a text is plain text; the end-of-text id only ever ends a document.
 """
@@ -16,11 +17,11 @@ import numpy as np
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from .batch import join_texts
-from .engines import AnyIds, Gigatoken, engine_version, tiktoken_engine
+from .engines import AnyIds, Gigatoken, engine_version, reference_engine
 from .gpt2 import GPT2
 from .ids import Ends, Ids
 from .newest import has_newest
-from .tokenizer import Tokenizer, unknown_engine
+from .tokenizer import Tokenizer
 
 CALL_BYTES = 5 << 18
 """How much text an engine gets in one call (bytes): bounds its uint32 result and the time to a stop.
@@ -54,26 +55,29 @@ class Encoder:
     >>> ids.tolist(), ends.tolist()
     ([31373, 995, 50256, 31373, 50256], [3, 5])
 
-    `engine` is "gigatoken", "tiktoken", or "auto": gigatoken where it is installed, else tiktoken. `encode` may be
-    called from several threads at once.
+    `engine` is "gigatoken", the reference's name ("tiktoken"), or "auto": gigatoken where it is installed, else
+    that. `encode` may be called from several threads at once.
 
     Raises `InputError` for an engine that is unknown or not installed, `EngineError` where gigatoken is not exact.
     """
 
     def __init__(self, engine: str = "auto", tokenizer: Tokenizer = GPT2) -> None:
-        if engine not in tokenizer.engines:
-            raise unknown_engine(engine)
+        tokenizer.check_engine(engine)
+        reference = tokenizer.reference
         has_gigatoken = importlib.util.find_spec("gigatoken") is not None
         if engine == "gigatoken" and not has_gigatoken:
             raise InputError(
-                "the engine gigatoken is not installed", "pip install gigatoken, or choose --engine tiktoken"
+                "the engine gigatoken is not installed", f"pip install gigatoken, or choose --engine {reference}"
             )
         self.tokenizer = tokenizer
-        self.engine = "tiktoken" if engine == "tiktoken" or not has_gigatoken else "gigatoken"
-        self._encode = self._reference = tiktoken_engine(tokenizer)
+        is_fast = engine == "gigatoken" or (engine == "auto" and has_gigatoken and tokenizer.has_fast)
+        self.engine = "gigatoken" if is_fast else reference
+        self._encode = self._reference = reference_engine(tokenizer)
         if self.engine == "gigatoken":
             self._encode = Gigatoken(tokenizer)
             data, ends = join_texts(HARD_TEXTS)
+            if tokenizer.eot_id is None:
+                ends = ends[:0]
             self._compare(data, ends, self._encode(data, ends))
 
     def __reduce__(self) -> tuple[type[Encoder], tuple[str, Tokenizer]]:
@@ -89,10 +93,11 @@ class Encoder:
     ) -> tuple[Ids, Ends]:
         """Return the ids of all texts, one after the other, and where the ids of each end.
 
-        The ids are uint16, shape (n,); the ends int64, shape (len(texts),): text i is `ids[ends[i - 1]:ends[i]]`. With
-        `eot` each text ends with id 50256, counted in its end. Lone surrogates count as U+FFFD, as in tiktoken.
+        The ids are uint16 (uint32 above 65,536 ids), shape (n,); the ends int64, shape (len(texts),): text i is
+        `ids[ends[i - 1]:ends[i]]`. With `eot` each text ends with the end-of-text id, counted in its end. Lone
+        surrogates count as U+FFFD, as in tiktoken.
 
-        About the first `check_chars` characters are encoded by tiktoken too and compared. `cancel` is looked at
+        About the first `check_chars` characters are encoded by the reference too and compared. `cancel` is looked at
         between calls of the engine (about a MiB each).
 
         Raises `EngineError` when the engines differ, `Cancelled`, `TypeError` for a text that is no `str`, or not in a
@@ -100,10 +105,23 @@ class Encoder:
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts are a sequence of str, not one of them: encode([text])")
-        ids, ends = self.encode_utf8(*join_texts(texts), check_bytes=check_chars, cancel=cancel)
+        data, ends = join_texts(texts)
+        if self.tokenizer.eot_id is None:
+            return self._encode_each(data, ends, eot, check_chars, cancel)
+        ids, ends = self.encode_utf8(data, ends, check_bytes=check_chars, cancel=cancel)
         if not eot:
             ids, ends = np.delete(ids, ends - 1), ends - np.arange(1, len(ends) + 1)
         return ids, ends
+
+    def _encode_each(self, data: bytes, ends: Ends, eot: bool, check: int, cancel: Cancel) -> tuple[Ids, Ends]:
+        if eot:
+            raise InputError(f"{self.tokenizer.name} has no end-of-text id", "leave out eot=True")
+        pairs = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True) if len(ends) else ()
+        parts = [
+            self.encode_utf8(data[start:stop], ends[:0], check_bytes=check, cancel=cancel)[0] for start, stop in pairs
+        ]
+        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+        return np.concatenate([np.empty(0, self.tokenizer.dtype), *parts]), np.cumsum(lengths)
 
     def encode_utf8(
         self,
@@ -128,23 +146,23 @@ class Encoder:
             cancel.check()
             engine_ids = self._exact(part, part_ends)
             ids = engine_ids.astype(dtype)
-            n_found = int(np.count_nonzero(ids == eot_id))
+            n_found = int(np.count_nonzero(ids == eot_id)) if eot_id is not None else 0
             if n_found != len(part_ends) or (n_found and ids[-1] != eot_id):
                 raise self._wrong_ends(n_ends, len(part_ends), n_found)
-            if check_bytes > 0 and self.engine != "tiktoken":
+            if check_bytes > 0 and self.engine == "gigatoken":
                 check_bytes -= self._check(part, part_ends, engine_ids, check_bytes)
             parts.append(ids)
             n_ends += n_found
         ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
-        return ids, np.flatnonzero(ids == eot_id) + 1
+        return ids, (np.flatnonzero(ids == eot_id) + 1 if n_ends else np.empty(0, np.int64))
 
     def _exact(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
         """Encode by the engine, or by the reference what no fast engine is sure to encode as it does."""
-        is_sure = self.engine == "tiktoken" or not has_newest(data)
+        is_sure = self.engine != "gigatoken" or not has_newest(data)
         return self._encode(data, ends) if is_sure else self._reference(data, ends)
 
     def _check(self, data: bytes | memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
-        """Compare about the first `n_bytes` of a call with tiktoken; return how many were."""
+        """Compare about the first `n_bytes` of a call with the reference; return how many were."""
         n = int(np.searchsorted(ends, n_bytes, "right"))
         if not n:  # the first document, or what there is of it, is longer
             whole = int(ends[0]) if len(ends) else len(data)
@@ -165,14 +183,12 @@ class Encoder:
         if np.array_equal(ids, expected):
             return
         n_same = int(np.cumprod(ids[: len(expected)] == expected[: len(ids)]).sum())
-        from .gpt2 import token_bytes
-
-        tokens = token_bytes()
+        tokens, reference = self.tokenizer.token_bytes(), self.tokenizer.reference
         before = sum(len(tokens[i]) for i in expected[:n_same].tolist() if i != self.tokenizer.eot_id)
         near = bytes(data[before : before + 60]).decode("utf-8", "replace")
         raise EngineError(
-            f"{self.version} and tiktoken {engine_version('tiktoken')} encode {near!r} differently",
-            "use --engine tiktoken, which is slower and always right, and please report this text",
+            f"{self.version} and {reference} {engine_version(reference)} encode {near!r} differently",
+            f"use --engine {reference}, which is slower and always right, and please report this text",
         )
 
     def _wrong_ends(self, first: int, n_documents: int, n_found: int) -> EngineError:
@@ -180,7 +196,7 @@ class Encoder:
         return EngineError(
             f"{self.version} returned {n_found:,} ends of documents for {n_documents:,}"
             f" (documents {first + 1:,} to {last:,} of a block)",
-            "use --engine tiktoken, which is slower and always right, and please report this",
+            f"use --engine {self.tokenizer.reference}, which is slower and always right, and please report this",
         )
 
 

@@ -1,4 +1,4 @@
-"""The two engines behind one face: documents as UTF-8 -> their ids, each document's end-of-text id in its place."""
+"""The engines behind one face: documents as UTF-8 -> their ids, each document's end-of-text id in its place."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from ..support.errors import EngineError
 from .batch import with_separator
-from .cuts import WHITESPACE_RUN
+from .cuts import GPT2_CUTS, WHITESPACE_RUN
 from .ids import Ends
 from .tokenizer import Tokenizer
 
-AnyIds = npt.NDArray[np.unsignedinteger]
+AnyIds = npt.NDArray[np.unsignedinteger[Any]]
 
 Engine = Callable[[bytes | memoryview, Ends], AnyIds]
 """Takes a buffer of UTF-8 and where its documents end; none where it is a piece of one document that goes on.
@@ -37,18 +37,48 @@ def engine_version(engine: str) -> str:
     return version(engine)
 
 
-def tiktoken_engine(tokenizer: Tokenizer) -> Engine:
-    """Return the reference, mended where it fails: very long runs of whitespace."""
+def reference_engine(tokenizer: Tokenizer) -> Engine:
+    """Return what is right by definition for a tokenizer."""
+    make = {"tiktoken": _tiktoken_engine, "tokenizers": _tokenizers_engine}.get(tokenizer.reference)
+    return make(tokenizer) if make else tokenizer.load_reference()
+
+
+def _tiktoken_engine(tokenizer: Tokenizer) -> Engine:
+    """Return tiktoken, mended where GPT-2's pattern fails in it: very long runs of whitespace."""
     encoding = tokenizer.load_reference()
-    end = np.array([tokenizer.eot_id], np.uint32)
+    split = _split_long_space_runs if tokenizer.cuts is GPT2_CUTS else _whole
 
     def encode_one(data: bytes | memoryview) -> list[AnyIds]:
-        parts = _split_long_space_runs(str(data, "utf-8"))
-        return [encoding.encode_to_numpy(part, disallowed_special=()) for part in parts]
+        return [encode_ordinary(encoding, part) for part in split(str(data, "utf-8"))]
+
+    return _by_documents(encode_one, tokenizer)
+
+
+def _whole(text: str) -> Iterable[str]:
+    return (text,)
+
+
+def encode_ordinary(encoding: Any, text: str) -> AnyIds:
+    """Return a text's ids by tiktoken, uint32; `EngineError` where its regex engine gives up."""
+    try:
+        ids: AnyIds = encoding.encode_to_numpy(text, disallowed_special=())
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # it is no Exception
+            raise
+        raise EngineError(
+            f"tiktoken cannot encode a text of {len(text):,} characters: {str(error)[:200]}",
+            "it may have a very long run of one character: part it (--separator), or skip that document",
+        ) from None
+    return ids
+
+
+def _by_documents(encode_one: Callable[[bytes | memoryview], list[AnyIds]], tokenizer: Tokenizer) -> Engine:
+    """Return what encodes one document after the other, with an end-of-text id after each."""
 
     def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:
         if not len(ends):
             return np.concatenate(encode_one(data))
+        end = np.array([tokenizer.eot_id], np.uint32)
         starts = [0, *ends[:-1].tolist()]
         parts = [
             part
@@ -58,6 +88,17 @@ def tiktoken_engine(tokenizer: Tokenizer) -> Engine:
         return np.concatenate(parts)
 
     return encode
+
+
+def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
+    """Return the reference of a `tokenizer.json`: special tokens in a text are plain text, and none is added."""
+    encoder = tokenizer.load_reference()
+
+    def encode_one(data: bytes | memoryview) -> list[AnyIds]:
+        found = encoder.encode_batch_fast([str(data, "utf-8")], add_special_tokens=False)
+        return [np.array(found[0].ids, np.uint32)]
+
+    return _by_documents(encode_one, tokenizer)
 
 
 def _split_long_space_runs(text: str) -> Iterable[str]:
@@ -95,8 +136,13 @@ class Gigatoken:
         self._library: Any = gigatoken_rs
         self._tokenizer = tokenizer
         self.separator = f"<|{secrets.token_hex(16)}|>".encode()
-        self._ranks = b"".join(tokenizer.iter_ranks())
-        self._free = [_Remembering(self._load())]
+        self._ranks = b"".join(tokenizer.iter_ranks()) if tokenizer.iter_ranks else b""
+        try:
+            self._free = [_Remembering(self._load())]
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            raise EngineError(
+                f"gigatoken does not load {tokenizer.name}: {error}", f"choose --engine {tokenizer.reference}"
+            ) from error
 
     def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
         """Encode as `Engine` says; ids are uint32."""
@@ -115,15 +161,20 @@ class Gigatoken:
 
     def _load(self) -> Any:
         """Build a tokenizer: 0.04 s from the rank file, which has to be one; 0.1 s otherwise."""
-        special = {self.separator.decode(): self._tokenizer.eot_id}
+        tokenizer, end = self._tokenizer, self.separator.decode()
+        special = {end: tokenizer.eot_id} if tokenizer.eot_id is not None else {}
         path = ""
         try:
+            if not tokenizer.scheme:
+                raise FileNotFoundError
             with tempfile.NamedTemporaryFile(suffix=".tiktoken", delete=False) as file:
                 path = file.name
                 file.write(self._ranks)
-            return self._library.BPETokenizer.from_tiktoken(path, self._tokenizer.scheme, special)
-        except OSError:  # no folder for temporary files, or no room there
-            return self._library.load_hf_json(self._tokenizer.hf_json(self.separator.decode()))
+            return self._library.BPETokenizer.from_tiktoken(path, tokenizer.scheme, special)
+        except OSError:  # no rank file, or no folder for temporary files, or no room there
+            if tokenizer.hf_json is None:
+                raise EngineError("no room for a temporary file, which gigatoken reads", "make room in /tmp") from None
+            return self._library.load_hf_json(tokenizer.hf_json(end))
         finally:
             if path:
                 os.unlink(path)

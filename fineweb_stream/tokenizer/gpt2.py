@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..support.errors import PrepareError
-from .cuts import iter_pieces
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, TokenizerSpec
 
 if TYPE_CHECKING:
     import tiktoken
@@ -106,9 +105,7 @@ def token_names() -> tuple[list[str], list[str]]:
 
     Each byte is one visible character there: itself if printable, else U+0100 and up in the order of the bytes.
     """
-    order = _byte_order()
-    n_printable = sum(_is_printable(byte) for byte in order)
-    names = [chr(byte) for byte in order[:n_printable]] + [chr(256 + i) for i in range(256 - n_printable)]
+    names = byte_names()
     merges = []
     for left, right in load_merges():
         first, second = names[left], names[right]
@@ -153,6 +150,22 @@ def tokenizer_json(end: str = "") -> str:
     return f"{start}{{{vocab}}}{middle}[{','.join(merges)}]{end}"
 
 
+def byte_names() -> list[str]:
+    """Return the visible character for each byte, in the order of GPT-2's ids."""
+    order = _byte_order()
+    n_printable = sum(_is_printable(byte) for byte in order)
+    return [chr(byte) for byte in order[:n_printable]] + [chr(256 + i) for i in range(256 - n_printable)]
+
+
+def bytes_by_name() -> dict[str, int]:
+    """Return the byte that each visible character stands for in a byte-level vocabulary.
+
+    >>> bytes_by_name()["Ġ"]
+    32
+    """
+    return dict(zip(byte_names(), _byte_order(), strict=True))
+
+
 def _in_json(names: list[str]) -> list[str]:
     """Quote names, none of which has a line end: `json.dumps` takes several times as long, and the start waits."""
     escaped = "\n".join(names).replace("\\", r"\\").replace('"', r"\"")
@@ -167,15 +180,21 @@ def _is_printable(byte: int) -> bool:
     return chr(byte).isprintable() and byte != ord(" ")
 
 
+def _all_bytes() -> list[bytes]:
+    return [*token_bytes(), b"<|endoftext|>"]
+
+
 GPT2 = Tokenizer(
     name="gpt2",
     eot_id=EOT_ID,
     n_ids=EOT_ID + 1,
     vocabulary_sha256="306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+    spec=TokenizerSpec("gpt2"),
+    load_reference=tiktoken_encoding,
+    token_bytes=_all_bytes,
+    has_fast=True,
     scheme="gpt2",
     iter_ranks=iter_ranks,
-    load_reference=tiktoken_encoding,
     hf_json=tokenizer_json,
-    iter_pieces=iter_pieces,
 )
 """GPT-2's tokenizer, as tiktoken has it."""

@@ -1,14 +1,13 @@
-"""What passes between the stages as ids, and what the files hold."""
+"""What passes between the stages as ids, and where documents end in them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .gpt2 import GPT2
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+"""uint16, or uint32 where the tokenizer has more than 65,536 ids (`Tokenizer.dtype`)."""
 
-Ids = npt.NDArray[np.uint16]
 Ends = npt.NDArray[np.int64]
-
-TOKEN_DTYPE = GPT2.dtype
-"""What `train.bin` and `val.bin` hold: little-endian uint16."""

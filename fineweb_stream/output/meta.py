@@ -1,0 +1,57 @@
+"""`meta.pkl`: where nanoGPT's `train.py` finds `vocab_size`, and its `sample.py` how ids become text.
+
+It holds built-in types alone, so that nothing is needed to load it. For GPT-2 there is none, as nanoGPT expects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.tokenizer import Tokenizer
+from . import files
+from .manifest import State
+
+META_NAME = "meta.pkl"
+
+
+def make_meta(tokenizer: Tokenizer) -> bytes:
+    """Return the pickle: `vocab_size`, `itos` (id -> text), `stoi` (character -> id), `tokenizer`, `tokenizer_sha256`.
+
+    >>> from fineweb_stream.tokenizer.load import load_tokenizer
+    >>> meta = pickle.loads(make_meta(load_tokenizer("bytes")))
+    >>> meta["vocab_size"], meta["stoi"]["a"], meta["itos"][97]
+    (257, 97, 'a')
+
+    An id that is only a part of a character is U+FFFD in `itos`. `stoi` has the characters that are one id each.
+    """
+    tokens = tokenizer.token_bytes()[: tokenizer.n_ids]
+    itos = {i: token.decode("utf-8", "replace") for i, token in enumerate(tokens)}
+    stoi = {text: i for i, text in reversed(itos.items()) if len(text) == 1 and tokens[i].decode(errors="ignore")}
+    meta = {
+        "vocab_size": tokenizer.n_ids,
+        "itos": itos,
+        "stoi": dict(sorted(stoi.items())),
+        "tokenizer": tokenizer.name,
+        "tokenizer_sha256": tokenizer.vocabulary_sha256,
+        "eot_id": tokenizer.eot_id,
+        "dtype": tokenizer.dtype.name,
+    }
+    return pickle.dumps(meta, protocol=4)
+
+
+def add_meta(folder: Path, state: State, tokenizer: Tokenizer, commit: Callable[[], None]) -> None:
+    """Write it under a temporary name and note it among the outputs, which get their final names together.
+
+    Raises `DiskError`.
+    """
+    if tokenizer is GPT2 or META_NAME in state.outputs:
+        return
+    with contextlib.closing(files.Part(folder / META_NAME, run=state.run)) as part:
+        part.write(make_meta(tokenizer))
+        part.sync()
+        state.outputs[META_NAME] = {"sha256": part.sha256, "head": part.head, "tokens": 0, "bytes": part.n_bytes}
+    commit()

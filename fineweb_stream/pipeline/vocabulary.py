@@ -1,0 +1,100 @@
+"""Before a run: is the tokenizer fit for these inputs, by which engine, and which characters are there for `chars`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..inputs.blocks import Block, Source
+from ..support.cancel import NEVER, Cancel
+from ..support.errors import EngineError, InputError, RecordError, TooLargeError
+from ..support.log import log
+from ..support.units import format_size
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.load import load_spec
+from ..tokenizer.plain import find_characters
+from ..tokenizer.tokenizer import Tokenizer
+from .budget import MemoryPlan
+from .fetch import iter_blocks
+from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, local_executor, map_ordered
+from .settings import Settings
+from .worker import get_encoder
+
+
+def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
+    """Return the engine to plan with: where the fast one is not equal to the reference, that alone, and it is said.
+
+    GPT-2's is known to be equal, and is looked at while it is loaded.
+    """
+    if engine != "auto" or tokenizer is GPT2 or not tokenizer.has_fast:
+        return engine
+    try:
+        get_encoder("auto", tokenizer)
+    except EngineError as error:
+        log.info(f"note: {error.message}: {tokenizer.reference} alone encodes, which is slower and always right")
+        return tokenizer.reference
+    return engine
+
+
+def fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel = NEVER) -> Settings:
+    """Return the settings with the tokenizer as these inputs want it: `chars` gets its vocabulary in a first pass.
+
+    Raises `InputError` where the tokenizer has no end-of-text and there are documents, or knows no place to cut a text;
+    as the run does for what cannot be read.
+    """
+    tokenizer = settings.tokenizer
+    has_documents, n_texts = any(source.unit for source in sources), sum(not source.unit for source in sources)
+    if tokenizer.spec.name == "chars" and tokenizer.spec.characters is None:
+        eot = tokenizer.spec.eot is not None or has_documents or n_texts > 1
+        characters = _characters(sources, plan, cancel)
+        number = (tokenizer.spec.eot or str(len(characters))) if eot else None
+        spec = tokenizer.spec._replace(characters=characters, eot=number)
+        return dataclasses.replace(settings, tokenizer=load_spec(spec))
+    if tokenizer.eot_id is None and (has_documents or n_texts > 1):
+        what = "ends a document" if has_documents else "parts several texts"
+        raise InputError(f"{tokenizer.name} has no end-of-text id, which {what}", "name one with --eot-id")
+    if tokenizer.cuts.find is None and n_texts:
+        raise InputError(
+            f"{sources[0].input.shown}: one long text, and where {tokenizer.name} may be cut without changing an id is"
+            " not known",
+            r"make documents of it with --separator '\n\n' (or what stands between them)",
+        )
+    return settings
+
+
+def _characters(sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> str:
+    """Read all inputs once and return the characters that are in them, in order."""
+    if any(source.input.is_stdin for source in sources):
+        raise InputError("chars reads its input twice, and standard input passes once", "put the text in a file")
+    size = sum(source.input.size for source in sources)
+    log.info(f"chars: finding the characters of {format_size(size)} first")
+    stop = Cancel(cancel)
+    window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
+    blocks = iter_blocks(sources, 0, plan.n_workers, plan.window_bytes, stop)
+    found = np.zeros(0x110000, bool)
+    with local_executor(plan.n_workers) as pool:
+        try:
+            for _, codes in map_ordered(pool, functools.partial(_read_characters), blocks, window, stop.check):
+                found[codes] = True
+        except WorkerError as error:
+            cause = error.__cause__
+            if not isinstance(cause, RecordError):
+                raise cause or error from None
+            place = f"{error.block.source.input.shown}, from {error.block.start:,}"
+            raise InputError(f"{place}: {cause.message}", cause.hint) from None
+        finally:
+            stop.set()
+    return "".join(map(chr, np.flatnonzero(found).tolist()))
+
+
+def _read_characters(block: Block) -> npt.NDArray[np.uint32]:
+    limit, options = block.source.options.max_document_bytes, block.source.options
+    if limit is not None and block.n_bytes > limit:
+        if options.skip_bad:
+            return np.empty(0, np.uint32)
+        raise TooLargeError(0, block.start, f"a document of {format_size(block.n_bytes)} is too large", "--memory")
+    return find_characters(block.read().data)

@@ -1,0 +1,65 @@
+"""Whose ids a token file holds: the manifest beside it says so; without one they are GPT-2's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..output.manifest import GPT2_SETTINGS, RECORD_NAME
+from ..output.own import is_output
+from ..support.errors import InputError
+from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.load import of_record
+from ..tokenizer.tokenizer import Tokenizer, id_dtype
+
+
+class MadeBy(NamedTuple):
+    """What a reader needs to know of the tokenizer; `about` is what it is loaded by."""
+
+    name: str
+    n_ids: int
+    eot_id: int | None
+    about: dict[str, Any]
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
+        """What an id is in the file."""
+        return id_dtype(self.n_ids)
+
+    def tokenizer(self) -> Tokenizer:
+        """Load it, to turn ids into text; `InputError` where it is gone, or is another one now."""
+        return of_record(self.about) if self.about else GPT2
+
+
+BY_GPT2 = MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {})
+
+
+def read_run(path: Path) -> dict[str, Any] | None:
+    """Return the content of the `prepare.json` that belongs to a file or folder; None where there is none to read."""
+    try:
+        content = json.loads(((path if path.is_dir() else path.parent) / RECORD_NAME).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def made_by(path: Path) -> MadeBy:
+    """Return what made a token file; a file under a name that no run gives is taken for GPT-2's.
+
+    Raises `InputError` for a manifest that does not say it as a run does.
+    """
+    content = read_run(path) if is_output(path.name) else None
+    if content is None:
+        return BY_GPT2
+    found, about = content.get("settings"), content.get("tokenizer", {})
+    settings: dict[str, Any] = GPT2_SETTINGS | (found if isinstance(found, dict) else {})
+    name, n_ids, eot_id = settings["tokenizer"], settings["n_ids"], settings["eot_id"]
+    is_sound = isinstance(name, str) and type(n_ids) is int and 0 < n_ids < 1 << 32 and isinstance(about, dict)
+    if not is_sound or not (eot_id is None or type(eot_id) is int):
+        raise InputError(
+            f"{path.parent / RECORD_NAME}: does not say which tokenizer made {path.name}", "is it damaged?"
+        )
+    return MadeBy(name, n_ids, eot_id, about if name != GPT2.name else {})

@@ -1,0 +1,137 @@
+"""`--tokenizer`: a name or a path -> a `Tokenizer`.
+
+`gpt2` is in the package; `bytes` and `chars` are no files; a path is a `tokenizer.json`, a folder that has one, or a
+rank file (`.tiktoken`); any other name is one of tiktoken's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from ..support.errors import InputError
+from .gpt2 import GPT2
+from .tokenizer import Tokenizer, TokenizerSpec
+
+NAMES = ("gpt2", "bytes", "chars")
+
+MAX_FILE_BYTES = 256 << 20
+"""No vocabulary is larger."""
+
+
+def load_tokenizer(name: str, pattern: str | None = None, eot: str | int | None = None) -> Tokenizer:
+    """Return the tokenizer that `--tokenizer`, `--pattern` and `--eot-id` name.
+
+    >>> load_tokenizer("gpt2"), load_tokenizer("bytes").n_ids
+    (Tokenizer('gpt2'), 257)
+
+    Raises `InputError` for one that is unknown or damaged, for a pattern that it does not take, and for an end-of-text
+    that it does not have.
+    """
+    path = os.path.abspath(name) if is_path(name) else name
+    return load_spec(TokenizerSpec(path, pattern, None if eot is None else str(eot)))
+
+
+def is_path(name: str) -> bool:
+    """Tell whether a name is that of a file or folder: it has a separator or a known suffix, or is there."""
+    return name not in NAMES and (
+        "/" in name or os.sep in name or name.endswith((".json", ".tiktoken", ".model")) or os.path.exists(name)
+    )
+
+
+def load_spec(spec: TokenizerSpec) -> Tokenizer:
+    """Return the tokenizer of a spec; a file is read again each time, and built only where it has changed."""
+    is_ranks = is_path(spec.name) and not spec.name.endswith(".json") and not os.path.isdir(spec.name)
+    if spec.pattern is not None and not is_ranks:
+        raise InputError(f"--pattern is for rank files (.tiktoken), {spec.name} has its own", "leave it out")
+    if spec.name == "gpt2":
+        if spec.eot not in (None, str(GPT2.eot_id), "<|endoftext|>"):
+            raise InputError(f"--eot-id {spec.eot}: GPT-2's end-of-text is {GPT2.eot_id}", "leave it out")
+        return GPT2
+    if spec.name in NAMES:
+        from .plain import make_plain
+
+        return make_plain(spec)
+    if is_ranks:
+        return _of_ranks(spec, read_file(Path(spec.name)))
+    if is_path(spec.name):
+        path = Path(spec.name)
+        path = path / "tokenizer.json" if path.is_dir() else path
+        config = path.with_name("tokenizer_config.json")
+        return _of_json(spec, read_file(path), read_file(config) if config.exists() else b"{}")
+    return _of_name(spec)
+
+
+def reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
+    """Return the tokenizer that was loaded by `spec` before, here or on another machine; it is read once a process.
+
+    Raises `InputError` where it is another one now.
+    """
+    return _reload(TokenizerSpec(*spec), sha256)
+
+
+@functools.lru_cache(maxsize=4)
+def _reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
+    tokenizer = load_spec(spec)
+    if tokenizer.vocabulary_sha256 != sha256:
+        raise InputError(
+            f"{spec.name}: not the tokenizer that the ids are of (its SHA-256 is not {sha256[:12]}...)",
+            "put that one back, under the same path",
+        )
+    return tokenizer
+
+
+def of_record(about: dict[str, Any]) -> Tokenizer:
+    """Return the tokenizer of which a manifest speaks; it is compared with the hash there before it is of use.
+
+    Raises `InputError` where it is gone, or is another one now.
+    """
+    spec = TokenizerSpec(*(about.get(name) for name in TokenizerSpec._fields))  # type: ignore[arg-type]
+    if not isinstance(spec.name, str) or not all(isinstance(value, str | None) for value in spec):
+        raise InputError("prepare.json names no tokenizer that can be loaded", "is it damaged?")
+    return reload(spec, str(about.get("sha256", "")))
+
+
+def about(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what a manifest says of a tokenizer: all that `of_record` needs."""
+    return {
+        **tokenizer.spec._asdict(),
+        "sha256": tokenizer.vocabulary_sha256,
+        "n_ids": tokenizer.n_ids,
+        "eot_id": tokenizer.eot_id,
+    }
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a vocabulary's file; `InputError` for one that is missing or no such file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "--tokenizer names a file, a folder or a tokenizer") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer", "name its tokenizer.json")
+    return data
+
+
+@functools.lru_cache(maxsize=4)
+def _of_name(spec: TokenizerSpec) -> Tokenizer:
+    from .ranks import of_name
+
+    return of_name(spec)
+
+
+@functools.lru_cache(maxsize=4)
+def _of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
+    from .ranks import of_ranks
+
+    return of_ranks(spec, data)
+
+
+@functools.lru_cache(maxsize=4)
+def _of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
+    from .tokenizer_json import of_json
+
+    return of_json(spec, data, config)

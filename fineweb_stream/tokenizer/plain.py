@@ -1,0 +1,100 @@
+"""`bytes` and `chars`: a text's bytes, or its characters, are its ids; nothing to train, nothing to load.
+
+`chars` is what nanoGPT's character-level example does: the characters of the corpus in order of their code points.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from ..support.errors import InputError
+from .cuts import ANY_CUTS
+from .engines import AnyIds, Engine
+from .ids import Ends
+from .tokenizer import Tokenizer, TokenizerSpec
+
+N_BYTES = 256
+
+
+def make_plain(spec: TokenizerSpec) -> Tokenizer:
+    """Return `bytes`, whose end-of-text is id 256, or `chars`, whose vocabulary is in the spec once it is known.
+
+    `chars` has an end-of-text, the first id above its characters, where `spec.eot` says that number.
+    """
+    is_bytes = spec.name == "bytes"
+    characters = spec.characters or ""
+    n_known = N_BYTES if is_bytes else len(characters)
+    eot_id = N_BYTES if is_bytes else n_known if spec.eot is not None else None
+    if spec.eot not in (None, str(eot_id)) and (is_bytes or characters):
+        raise InputError(f"--eot-id {spec.eot}: the end-of-text of {spec.name} is {eot_id}", "leave it out")
+
+    @functools.cache
+    def token_bytes() -> list[bytes]:
+        tokens = [bytes([i]) for i in range(N_BYTES)] if is_bytes else [char.encode() for char in characters]
+        return [*tokens, b"<|endoftext|>"]
+
+    def load_reference() -> Engine:
+        return _engine(eot_id, None if is_bytes else _table(characters))
+
+    return Tokenizer(
+        name=spec.name,
+        eot_id=eot_id,
+        n_ids=n_known + (eot_id is not None),
+        vocabulary_sha256=hashlib.sha256(f"{spec.name} {characters}".encode()).hexdigest(),
+        spec=spec,
+        load_reference=load_reference,
+        token_bytes=token_bytes,
+        reference="numpy",
+        cuts=ANY_CUTS,
+    )
+
+
+def find_characters(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
+    """Return the code points that are in UTF-8, ascending.
+
+    >>> find_characters("hello".encode()).tolist()
+    [101, 104, 108, 111]
+    """
+    return np.unique(_code_points(data))
+
+
+def _code_points(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(str(data, "utf-8").encode("utf-32-le"), np.uint32)
+
+
+def _table(characters: str) -> npt.NDArray[np.uint32]:
+    return np.array([ord(char) for char in characters], np.uint32)
+
+
+def _engine(eot_id: int | None, table: npt.NDArray[np.uint32] | None) -> Engine:
+    def encode_one(data: bytes | memoryview) -> AnyIds:
+        if table is None:
+            return np.frombuffer(data, np.uint8).astype(np.uint32)
+        codes = _code_points(data)
+        places = np.searchsorted(table, codes)
+        known = places < len(table)
+        known[known] = table[places[known]] == codes[known]
+        if not known.all():
+            char = chr(int(codes[np.argmin(known)]))
+            raise InputError(
+                f"the character {char!r} was not there when the vocabulary was found: the input changed",
+                "start over with --overwrite",
+            )
+        return places.astype(np.uint32)
+
+    def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:
+        if not len(ends):
+            return encode_one(data)
+        assert eot_id is not None
+        ids = encode_one(data)
+        places = ends  # in bytes; for characters, how many begin before each end
+        if table is not None:
+            begins = np.frombuffer(data, np.uint8) & 0xC0 != 0x80
+            places = np.concatenate([[0], np.cumsum(begins)])[ends]
+        return np.insert(ids, places, eot_id)
+
+    return encode

@@ -1,0 +1,150 @@
+"""tiktoken's encodings, by name or from a rank file, whose lines are a token in base64 and its id."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..support.errors import InputError
+from .cuts import NO_CUTS, WORD_CUTS, WORD_PATTERNS, scheme_of
+from .tokenizer import Tokenizer, TokenizerSpec
+
+N_SPECIAL = 1024
+"""So far above the last rank an end-of-text may be: Llama 3 has 256 special tokens there."""
+
+
+def of_name(spec: TokenizerSpec) -> Tokenizer:
+    """Return one of tiktoken's encodings, which it keeps in its own cache, or fetches.
+
+    Raises `InputError` for a name that it does not know, and where the file is not there and there is no network.
+    """
+    import tiktoken
+
+    if spec.name not in (names := tiktoken.list_encoding_names()):
+        raise InputError(
+            f"no such tokenizer: {spec.name!r}",
+            f"bytes, chars, {', '.join(sorted(names))}, or the path of a tokenizer.json or a .tiktoken file",
+        )
+    try:
+        encoding = tiktoken.get_encoding(spec.name)
+    except Exception as error:  # of requests, of the system, or what tiktoken says of a damaged file
+        raise _not_there(spec.name, error) from error
+    return _make(spec, spec.name, encoding._mergeable_ranks, encoding._special_tokens, encoding._pat_str)
+
+
+def of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
+    """Return the tokenizer of a rank file and a pattern, which may be the name of a known one.
+
+    Raises `InputError` for a file that is none, and without a pattern.
+    """
+    ranks = _parse(spec.name, data)
+    if spec.pattern is None:
+        raise InputError(
+            f"{spec.name}: a rank file does not say how a text is cut into pieces",
+            f"give --pattern: {', '.join(WORD_PATTERNS)}, or the regular expression itself",
+        )
+    pattern = WORD_PATTERNS[spec.pattern][0] if spec.pattern in WORD_PATTERNS else spec.pattern
+    return _make(spec, Path(spec.name).name, ranks, {}, pattern)
+
+
+def _parse(path: str, data: bytes) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise InputError(
+                f"{path}, line {number}: not a token in base64 and its rank", "name a .tiktoken file"
+            ) from None
+    if len(set(ranks.values())) != len(ranks) or not all(bytes([i]) in ranks for i in range(256)):
+        raise InputError(f"{path}: not a vocabulary: two tokens of one rank, or a byte that has none", "name another")
+    return ranks
+
+
+def _make(
+    spec: TokenizerSpec, name: str, ranks: dict[bytes, int], special: Mapping[str, int], pattern: str
+) -> Tokenizer:
+    eot_id = _find_eot(name, spec.eot, ranks, special)
+    n_ids = max(*ranks.values(), *special.values(), -1 if eot_id is None else eot_id) + 1
+
+    def iter_ranks() -> Iterator[bytes]:
+        ordered = sorted(ranks.items(), key=lambda item: item[1])
+        return (base64.b64encode(token) + b" %d\n" % rank for token, rank in ordered)
+
+    def load_reference() -> Any:
+        import tiktoken
+
+        try:
+            return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        except ValueError as error:
+            raise InputError(f"--pattern {pattern!r}: {error}", "write it as the vocabulary's own code does") from None
+
+    @functools.cache
+    def token_bytes() -> list[bytes]:
+        tokens = [b""] * n_ids
+        for token, rank in ranks.items():
+            tokens[rank] = token
+        for text, rank in special.items():
+            tokens[rank] = text.encode()
+        if eot_id is not None and not tokens[eot_id]:
+            tokens[eot_id] = b"<|endoftext|>"
+        return tokens
+
+    scheme = scheme_of(pattern)
+    return Tokenizer(
+        name=name,
+        eot_id=eot_id,
+        n_ids=n_ids,
+        vocabulary_sha256=hashlib.sha256(b"".join(iter_ranks()) + pattern.encode()).hexdigest(),
+        spec=spec,
+        load_reference=load_reference,
+        token_bytes=token_bytes,
+        has_fast=bool(scheme) and eot_id is not None,
+        scheme=scheme,
+        iter_ranks=iter_ranks,
+        cuts=WORD_CUTS if scheme else NO_CUTS,
+    )
+
+
+def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: Mapping[str, int]) -> int | None:
+    """Return the end-of-text id: the one that was asked for, if it can be one, else the encoding's own."""
+    if eot is None:
+        return special.get("<|endoftext|>")
+    if eot in special:
+        return special[eot]
+    if special:
+        if eot.isdecimal() and int(eot) in special.values():
+            return int(eot)
+        known = ", ".join(f"{i} ({text})" for text, i in sorted(special.items(), key=lambda item: item[1])[:8])
+        raise InputError(f"--eot-id {eot}: no special token of {name}", f"it has {known}")
+    top = max(ranks.values())
+    if not eot.isdecimal() or int(eot) in ranks.values() or int(eot) > top + N_SPECIAL:
+        raise InputError(
+            f"--eot-id {eot}: an id of {name} that no text has is needed", f"{top + 1} is the first above its ranks"
+        )
+    return int(eot)
+
+
+def _not_there(name: str, error: Exception) -> InputError:
+    """Say which file to put where, where tiktoken cannot fetch it: it keeps one under the SHA-1 of its address."""
+    request = getattr(error, "request", None) or getattr(getattr(error, "response", None), "request", None)
+    url = getattr(request, "url", None)
+    if not url:
+        return InputError(f"{name}: tiktoken cannot load it: {error}", "is its file damaged? Delete it from the cache")
+    cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
+    folder = cache or os.path.join(tempfile.gettempdir(), "data-gym-cache")
+    key = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
+    return InputError(
+        f"{name}: its file is not in tiktoken's cache, and {url} cannot be reached",
+        f"put that file, from elsewhere, there as {os.path.join(folder, key)}",
+    )

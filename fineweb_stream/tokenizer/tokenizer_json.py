@@ -1,0 +1,154 @@
+"""Hugging Face's `tokenizer.json`, if it is a byte-level BPE; the reference is the package `tokenizers` (an extra).
+
+A special token in a text is plain text, as everywhere here; a token that the file adds and does not call special is a
+token wherever it stands, as in `tokenizers`. What the file puts before or after a text (its post-processor) is left
+out.
+(Format: the `tokenizers` library's serialization, version 1.0.)
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ..support.errors import InputError
+from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
+from .gpt2 import bytes_by_name
+from .tokenizer import Tokenizer, TokenizerSpec
+
+EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+"""What an end-of-text is called, where no `tokenizer_config.json` says it."""
+
+
+def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
+    """Return the tokenizer of a `tokenizer.json`; `config` is the `tokenizer_config.json` beside it, `{}` if none.
+
+    Raises `InputError` for a file that is damaged, or of another kind.
+    """
+    content = _parse(spec.name, data)
+    added = [token for token in content.get("added_tokens") or [] if isinstance(token, dict)]
+    vocab: dict[str, int] = content["model"]["vocab"]
+    ids = vocab | {token["content"]: token["id"] for token in added}
+    eot_id = _find_eot(spec, config, added)
+    for token in added:
+        token["special"] = token["special"] or token["id"] == eot_id
+    texts = {token["content"] for token in added}
+
+    def load_reference() -> Any:
+        try:
+            from tokenizers import Tokenizer as Reference
+        except ImportError:
+            raise InputError(
+                "tokenizers is not installed, and a tokenizer.json needs it",
+                "pip install tokenizers, or the extra: pip install 'fineweb_stream[tokenizers]'",
+            ) from None
+        reference: Any = Reference.from_str(json.dumps(content))
+        reference.encode_special_tokens = True
+        reference.no_truncation()
+        reference.no_padding()
+        return reference
+
+    @functools.cache
+    def token_bytes() -> list[bytes]:
+        by_name = bytes_by_name()
+        tokens = [b""] * (max(ids.values()) + 1)
+        for text, i in ids.items():
+            is_whole = text in texts or any(char not in by_name for char in text)
+            tokens[i] = text.encode() if is_whole else bytes(by_name[char] for char in text)
+        return tokens
+
+    def hf_json(end: str) -> str:
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        kept = [token for token in added if not token["special"]]
+        kept.append({"id": eot_id, "content": end, **flags, "special": True})
+        model = content["model"] | {"vocab": {text: i for text, i in vocab.items() if i != eot_id}}
+        return json.dumps(content | {"added_tokens": kept, "model": model, "post_processor": None})
+
+    return Tokenizer(
+        name=_short_name(spec.name),
+        eot_id=eot_id,
+        n_ids=max(ids.values()) + 1,
+        vocabulary_sha256=hashlib.sha256(data).hexdigest(),
+        spec=spec,
+        load_reference=load_reference,
+        token_bytes=token_bytes,
+        reference="tokenizers",
+        has_fast=eot_id is not None,
+        hf_json=hf_json,
+        cuts=_rule(content, [token for token in added if not token["special"]]),
+    )
+
+
+def _parse(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(data)
+        model, vocab = content["model"], content["model"]["vocab"]
+        kind = model.get("type") or ("BPE" if "merges" in model else "?")
+        steps = [step["type"] for step in _steps(content)]
+        is_plain = all(type(i) is int and 0 <= i < 1 << 31 for i in vocab.values()) and vocab
+        for token in content.get("added_tokens") or []:
+            token["special"], token["content"].encode(), int(token["id"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: not a tokenizer.json ({type(error).__name__}: {error})", "name Hugging Face's file of that name"
+        ) from None
+    if kind != "BPE" or "ByteLevel" not in steps or model.get("byte_fallback") or not is_plain:
+        raise InputError(
+            f"{path}: a tokenizer of another kind ({kind}; {', '.join(steps) or 'no pre-tokenizer'})",
+            "only byte-level BPE is exact for any text: GPT-2's, Llama 3's, Qwen's are; name such a one",
+        )
+    if any(step.get("add_prefix_space") for step in _steps(content)):
+        raise InputError(f"{path}: it puts a space before each text", "set add_prefix_space to false in it")
+    return content  # type: ignore[no-any-return]
+
+
+def _steps(content: dict[str, Any]) -> list[dict[str, Any]]:
+    step = content.get("pre_tokenizer") or {}
+    return list(step["pretokenizers"]) if step.get("type") == "Sequence" else [step] if step else []
+
+
+def _rule(content: dict[str, Any], whole_texts: list[dict[str, Any]]) -> CutRule:
+    """Return where a text may be cut, by what the file says: NO_CUTS for all that nothing is proven for."""
+    normalizer = (content.get("normalizer") or {}).get("type")
+    if normalizer not in (None, "NFC") or any(t["lstrip"] or t["rstrip"] or t["single_word"] for t in whole_texts):
+        return NO_CUTS
+    return rule_beside(_pattern_rule(_steps(content)), [token["content"] for token in whole_texts])
+
+
+def _pattern_rule(steps: list[dict[str, Any]]) -> CutRule:
+    """A split by a known pattern, GPT-2's of `ByteLevel` included, after any splits at digits."""
+    while steps and steps[0]["type"] == "Digits":
+        steps = steps[1:]
+    if len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True):
+        pattern = steps[0].get("pattern", {}).get("Regex", "")
+        is_known = scheme_of(pattern) and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert")
+        return WORD_CUTS if is_known else NO_CUTS
+    return WORD_CUTS if len(steps) == 1 and steps[0].get("use_regex", True) else NO_CUTS
+
+
+def _find_eot(spec: TokenizerSpec, config: bytes, added: list[dict[str, Any]]) -> int | None:
+    """Return the end-of-text id: the one asked for, that of the model's configuration, or the one of a usual name."""
+    by_text = {token["content"]: int(token["id"]) for token in added}
+    if spec.eot is not None:
+        if spec.eot in by_text:
+            return by_text[spec.eot]
+        if spec.eot.isdecimal() and int(spec.eot) in by_text.values():
+            return int(spec.eot)
+        known = ", ".join(f"{i} ({text})" for text, i in list(by_text.items())[:8]) or "no added token at all"
+        raise InputError(f"--eot-id {spec.eot}: no added token of {spec.name}", f"it has {known}")
+    try:
+        said = json.loads(config).get("eos_token")
+    except (ValueError, AttributeError):
+        said = None
+    said = said.get("content") if isinstance(said, dict) else said
+    if isinstance(said, str) and said in by_text:
+        return by_text[said]
+    return next((by_text[text] for text in EOT_TEXTS if text in by_text), None)
+
+
+def _short_name(path: str) -> str:
+    name = Path(path).name
+    return Path(path).parent.name or name if name == "tokenizer.json" else name

@@ -1,0 +1,428 @@
+"""Every tokenizer: exactly its reference's ids, wherever a text is cut, and files that say whose ids they are."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import pickle
+import string
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tiktoken
+from hypothesis import HealthCheck, example, given, settings
+
+from fineweb_stream import InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
+from fineweb_stream.output.verify import verify
+from fineweb_stream.token_files.summary import decode, summarize
+from fineweb_stream.tokenizer.cuts import NO_CUTS, SPACE_CUTS, WORD_CUTS, WORD_PATTERNS
+from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
+from fineweb_stream.tokenizer.gpt2 import iter_ranks, load_merges, token_bytes
+from fineweb_stream.tokenizer.load import load_tokenizer
+from fineweb_stream.tokenizer.tokenizer import Tokenizer
+
+from .helpers import write_jsonl
+
+TEXTS = [
+    "wait!\nnext (hello)world foo(bar) it's HELLO'S 12345 67",
+    "中文，没有空格。\nнет\t\tда  \n\n x",
+    "",
+    "a<|endoftext|>b",
+]
+PIECES = [
+    *(
+        "'s",
+        "'LL",
+        "’s",
+        "!",
+        "!\n",
+        "\n",
+        "\r\n",
+        " ",
+        "  ",
+        "\t",
+        "(",
+        "/",
+        "/\n",
+        "a",
+        "Ab",
+        "1",
+        "1234",
+        "é",
+        "文",
+        "。",
+    ),
+    *(
+        "e\u0301",
+        "\u00a0",
+        "\u200b",
+        "\ufeff",
+        "\x1c",
+        "\u0345",
+        "ǅ",
+        "_",
+        "<|endoftext|>",
+        "<think>",
+        "👍🏽",
+        "한",
+        "ـ",
+    ),
+]
+hard_text = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
+
+
+@functools.cache
+def small_ranks(n: int) -> dict[bytes, int]:
+    """The first merges of GPT-2 as ranks: an encoding of a few hundred ids."""
+    return {token: i for i, token in enumerate(token_bytes()[: 256 + n])}
+
+
+@functools.cache
+def small_json(kind: str, n_merges: int = 3000, added: tuple[str, ...] = ()) -> str:
+    """A `tokenizer.json` with GPT-2's first merges and the pre-tokenizer of a kind."""
+    from fineweb_stream.tokenizer.gpt2 import token_names
+
+    names, merges = token_names()
+    vocab = {name: i for i, name in enumerate(names[: 256 + n_merges])}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    texts = ["<|endoftext|>", *added]
+    tokens = [{"id": len(vocab) + i, "content": t, **flags, "special": i == 0} for i, t in enumerate(texts)]
+    byte_level: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    if kind == "byte level":
+        steps = [byte_level | {"use_regex": True}]
+    elif kind == "digits":
+        steps = [{"type": "Digits", "individual_digits": True}, byte_level | {"use_regex": True}]
+    else:
+        pattern = {"Regex": r"\w+ \w+|\s+|\S" if kind == "odd" else WORD_PATTERNS[kind][-1]}
+        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+        steps = [split, byte_level | {"use_regex": False}]
+    model = {"type": "BPE", "vocab": vocab, "merges": merges[:n_merges]}
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": steps}
+    return json.dumps({"version": "1.0", "added_tokens": tokens, "pre_tokenizer": pre_tokenizer, "model": model})
+
+
+JSON_KINDS = ("byte level", "digits", "cl100k", "o200k", "qwen2", "gpt2")
+
+
+@functools.cache
+def of_pattern(scheme: str, form: int) -> Tokenizer:
+    """A small tokenizer of tiktoken's with a known pattern, in one of the forms that it is written in."""
+    from fineweb_stream.tokenizer.ranks import _make
+    from fineweb_stream.tokenizer.tokenizer import TokenizerSpec
+
+    return _make(TokenizerSpec(scheme), scheme, small_ranks(3000), {"<|endoftext|>": 3256}, WORD_PATTERNS[scheme][form])
+
+
+def make_json(folder: Path, *arguments: Any) -> Path:
+    pytest.importorskip("tokenizers")
+    path = folder / "model" / "tokenizer.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(small_json(*arguments), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Let tiktoken know more encodings, as its plugins do: `plugin(name, ranks, special, pattern)`."""
+    import tiktoken.registry as registry
+
+    def add(name: str, ranks: dict[bytes, int], eot_id: int, pattern: str) -> None:
+        known = {"pat_str": pattern, "mergeable_ranks": ranks, "special_tokens": {"<|endoftext|>": eot_id}}
+        registry._find_constructors()
+        assert registry.ENCODING_CONSTRUCTORS is not None
+        monkeypatch.setitem(registry.ENCODING_CONSTRUCTORS, name, lambda: {"name": name, **known})
+
+    yield add
+    from fineweb_stream.tokenizer import load
+
+    load._of_name.cache_clear()
+    load._reload.cache_clear()
+
+
+def oracle(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
+    """What is right by definition, asked in the plainest way."""
+    reference = tokenizer.load_reference()
+    if tokenizer.reference == "tokenizers":
+        return lambda text: reference.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
+    return lambda text: reference.encode_ordinary(text)  # type: ignore[no-any-return]
+
+
+PATTERNS = [(scheme, form) for scheme, forms in WORD_PATTERNS.items() for form in range(len(forms))]
+
+
+def check_cuts(tokenizer: Tokenizer, max_examples: int) -> None:
+    """At each place where the tokenizer's rule cuts, the ids of both sides are the ids of the whole."""
+    ids_of, find = oracle(tokenizer), tokenizer.cuts.find
+    assert find is not None
+
+    @settings(max_examples=max_examples)
+    @given(hard_text)
+    @example("wait!\nnext (hello)world foo(bar)")
+    @example("12345a '5s'5 's6\n a<think>b c  d  \n e")
+    def check(text: str) -> None:
+        whole = ids_of(text)
+        for start in range(1, len(text)):
+            if (cut := find(text, start, None)) is not None:
+                assert ids_of(text[:cut]) + ids_of(text[cut:]) == whole, (text, cut)
+
+    check()
+
+
+@pytest.mark.parametrize(("scheme", "form"), PATTERNS)
+def test_cuts_of_each_pattern_change_no_id(scheme: str, form: int) -> None:
+    """Cutting by the rule changes no id, by tiktoken, for each known pattern in each form."""
+    tokenizer = of_pattern(scheme, form)
+    assert tokenizer.cuts is WORD_CUTS
+    check_cuts(tokenizer, 300)
+
+
+@pytest.mark.parametrize("kind", JSON_KINDS)
+def test_cuts_of_a_tokenizer_json_change_no_id(kind: str, tmp_path: Path) -> None:
+    """As above, for Hugging Face's pre-tokenizers, with and without tokens that stand for whole texts."""
+    for added, rule in (((), WORD_CUTS), (("<think>", "  "), SPACE_CUTS)):
+        tokenizer = load_tokenizer(str(make_json(tmp_path / str(len(added)), kind, 3000, added)))
+        assert tokenizer.cuts is rule
+        check_cuts(tokenizer, 150)
+
+
+@pytest.mark.parametrize("kind", [*JSON_KINDS, "odd"])
+@pytest.mark.parametrize("engine", ["auto", "tokenizers"])
+def test_a_tokenizer_json_is_encoded_exactly(kind: str, engine: str, tmp_path: Path) -> None:
+    """Documents become the reference's ids and end-of-text, by the fast engine where that is equal."""
+    from fineweb_stream.pipeline.vocabulary import usable_engine
+
+    tokenizer = load_tokenizer(str(make_json(tmp_path, kind)))
+    encoder = Encoder(usable_engine(engine, tokenizer), tokenizer)
+    ids_of = oracle(tokenizer)
+
+    @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(st.lists(hard_text, max_size=4))
+    @example(list(HARD_TEXTS))
+    @example(TEXTS)
+    def check(texts: list[str]) -> None:
+        expected = [[*ids_of(text), tokenizer.eot_id] for text in texts]
+        ids, ends = encoder.encode(texts, eot=True)
+        assert (
+            ids.tolist() == list(chain.from_iterable(expected))
+            and ends.tolist() == np.cumsum([len(e) for e in expected]).tolist()
+        )
+
+    check()
+
+
+@pytest.mark.parametrize(("scheme", "form"), PATTERNS)
+def test_ranks_are_encoded_exactly(scheme: str, form: int) -> None:
+    """The same for tiktoken's encodings, by each pattern; gigatoken is asked where it is installed."""
+    tokenizer = of_pattern(scheme, form)
+    encoder, ids_of = Encoder("auto", tokenizer), oracle(tokenizer)
+
+    @settings(max_examples=200)
+    @given(hard_text)
+    def check(text: str) -> None:
+        assert encoder.encode([text], eot=True)[0].tolist() == [*ids_of(text), 3256]
+
+    check()
+
+
+def test_plain_text_and_documents_by_any_tokenizer(tmp_path: Path) -> None:
+    """val.bin and then train.bin are the reference's ids of the whole file; documents end with end-of-text."""
+    path, text = make_json(tmp_path, "cl100k"), "\n".join(TEXTS * 40)
+    tokenizer = load_tokenizer(str(path.parent))
+    (tmp_path / "t.txt").write_text(text, encoding="utf-8", newline="")
+    prepare(tmp_path / "t.txt", tmp_path / "o", tokenizer=path.parent, val_ratio=0.3, shard_tokens=500, quiet=True)
+    found = [np.fromfile(tmp_path / "o" / f"{name}.bin", np.uint16).tolist() for name in ("val", "train")]
+    assert found[0] + found[1] == oracle(tokenizer)(text)
+    write_jsonl(tmp_path / "c.jsonl", TEXTS)
+    ids = np.concatenate(list(iter_ids(tmp_path / "c.jsonl", tokenizer=path)))
+    assert ids.tolist() == [i for t in TEXTS for i in (*oracle(tokenizer)(t), tokenizer.eot_id)]
+    assert verify(tmp_path / "o") and text.encode().endswith(decode(tmp_path / "o", -9, 9).encode())
+
+
+def test_what_no_rule_is_proven_for_is_not_cut(tmp_path: Path) -> None:
+    """A pattern that nothing is known of: documents are exact, one long text is refused with the way out."""
+    path = make_json(tmp_path, "odd")
+    assert load_tokenizer(str(path)).cuts is NO_CUTS
+    (tmp_path / "t.txt").write_text("one two\n\nthree\n\nfour five six\n\nseven")
+    with pytest.raises(InputError, match="is not known") as caught:
+        prepare(tmp_path / "t.txt", tmp_path / "o", tokenizer=path, quiet=True)
+    assert r"--separator '\n\n'" in str(caught.value)
+    result = prepare(tmp_path / "t.txt", tmp_path / "o", tokenizer=path, separator="\n\n", quiet=True)
+    assert result.train_documents + result.val_documents == 4
+
+
+@pytest.mark.parametrize("layout", ["nanogpt", "llmc", "npy"])
+def test_many_ids_are_uint32_and_said(
+    layout: str, tmp_path: Path, plugin: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above 65,536 ids files are uint32, in each layout's own way, and readers learn it from the manifest alone."""
+    plugin("wide", small_ranks(1000), 70_000, WORD_PATTERNS["cl100k"][0])
+    write_jsonl(tmp_path / "c.jsonl", TEXTS)
+    out = tmp_path / "o"
+    prepare(tmp_path / "c.jsonl", out, tokenizer="wide", layout=layout, val_tokens=1)
+    expected = [i for text in TEXTS[1:] for i in (*tiktoken.get_encoding("wide").encode_ordinary(text), 70_000)]
+    tokens = open_tokens(out)
+    assert tokens.dtype == np.uint32 and tokens.tolist() == expected
+    assert ("np.uint32 for dtype=np.uint16" in capsys.readouterr().out) == (layout == "nanogpt")
+    assert verify(out) and summarize(out).n_documents == 3 and "文" in decode(out, 0, 40)
+    file = next(out.glob("train*"))
+    if layout == "llmc":
+        header = np.fromfile(file, np.int32, 256)
+        assert header[:3].tolist() == [20240801, 7, len(expected)] and not header[3:].any()
+        assert np.fromfile(file, np.uint32, offset=1024).tolist() == expected
+    elif layout == "npy":
+        assert np.load(file).dtype == np.uint32
+    from fineweb_stream.token_files.documents import write_index
+
+    write_index(file)
+    assert [d.tolist()[-1] for d in open_documents(out)] == [70_000] * 3
+    (out / "prepare.json").unlink()
+    with pytest.raises(InputError, match=r"4 bytes each|uint32|GPT-2's ids end"):
+        open_tokens(out), summarize(out)
+
+
+@pytest.mark.parametrize("name", ["bytes", "chars"])
+def test_bytes_and_chars(name: str, tmp_path: Path) -> None:
+    """A text's bytes, or the places of its characters among all of them, are its ids; meta.pkl says them."""
+    text = "".join(TEXTS) * 30
+    (tmp_path / "t.txt").write_text(text, encoding="utf-8", newline="")
+    out = tmp_path / "o"
+    prepare(tmp_path / "t.txt", out, tokenizer=name, val_ratio=0.2, quiet=True)
+    found = np.concatenate([np.fromfile(out / f"{split}.bin", np.uint16) for split in ("val", "train")]).tolist()
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    meta = pickle.loads((out / "meta.pkl").read_bytes())
+    if name == "bytes":
+        assert found == list(text.encode()) and meta["vocab_size"] == 257
+    else:  # as nanoGPT's own example makes it
+        chars = sorted(set(text))
+        stoi = {char: i for i, char in enumerate(chars)}
+        assert found == [stoi[char] for char in text]
+        assert meta["stoi"] == stoi and meta["itos"] == dict(enumerate(chars)) and meta["vocab_size"] == len(chars)
+    assert verify(out)
+
+
+def test_chars_of_documents_have_an_end_of_text(tmp_path: Path) -> None:
+    """Documents need an id that ends them: the first above the characters."""
+    write_jsonl(tmp_path / "c.jsonl", TEXTS)
+    prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer="chars", val_tokens=1, quiet=True)
+    chars = sorted(set("".join(TEXTS)))
+    expected = [i for text in TEXTS[1:] for i in (*map(chars.index, text), len(chars))]
+    assert np.fromfile(tmp_path / "o" / "train.bin", np.uint16).tolist() == expected
+    assert verify(tmp_path / "o") and summarize(tmp_path / "o").n_documents == 3
+
+
+def test_another_tokenizer_does_not_go_on(tmp_path: Path) -> None:
+    """A run is bound to its tokenizer: another one, or one whose file has changed, is refused by name."""
+    path = make_json(tmp_path, "cl100k")
+    write_jsonl(tmp_path / "c.jsonl", TEXTS * 20)
+    go: Callable[..., Any] = functools.partial(prepare, tmp_path / "c.jsonl", tmp_path / "o", quiet=True)
+    go(tokenizer=path, max_tokens=100)
+    for other in ("gpt2", "bytes"):
+        with pytest.raises(PrepareError, match=f"--tokenizer was model .* and is {other} "):
+            go(tokenizer=other)
+    path.write_text(small_json("qwen2"), encoding="utf-8")
+    with pytest.raises(PrepareError, match=r"--tokenizer was model .* and is model "):
+        go(tokenizer=path)
+    with pytest.raises(InputError, match="not the tokenizer that the ids are of"):
+        decode(tmp_path / "o")
+    path.write_text(small_json("cl100k"), encoding="utf-8")
+    go(tokenizer=path)
+    whole = np.fromfile(tmp_path / "o" / "train.bin", np.uint16)
+    prepare(tmp_path / "c.jsonl", tmp_path / "again", tokenizer=path, quiet=True)
+    assert whole.tolist() == np.fromfile(tmp_path / "again" / "train.bin", np.uint16).tolist()
+    assert (tmp_path / "o" / "meta.pkl").read_bytes() == (tmp_path / "again" / "meta.pkl").read_bytes()
+
+
+def test_a_rank_file(tmp_path: Path) -> None:
+    """`.tiktoken` with a pattern, by name or written out; an end-of-text only where no token has its id."""
+    path = tmp_path / "small.tiktoken"
+    path.write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % i for t, i in small_ranks(500).items()))
+    with pytest.raises(InputError, match="--pattern"):
+        load_tokenizer(str(path))
+    named, written = (load_tokenizer(str(path), p, 756) for p in ("cl100k", WORD_PATTERNS["cl100k"][0]))
+    assert named.vocabulary_sha256 == written.vocabulary_sha256 and named.n_ids == 757
+    assert Encoder("tiktoken", named).encode(TEXTS, eot=True)[0].tolist() == [
+        i for text in TEXTS for i in (*oracle(named)(text), 756)
+    ]
+    for eot in (755, 755 + 2000, "<|endoftext|>"):
+        with pytest.raises(InputError, match="--eot-id"):
+            load_tokenizer(str(path), "cl100k", eot)
+    write_jsonl(tmp_path / "c.jsonl", TEXTS)
+    with pytest.raises(InputError, match="--eot-id"):
+        prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer=path, pattern="cl100k", quiet=True)
+
+
+def test_tiktokens_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of tiktoken's is read from its cache; where it is not there, a sentence says which file to put where."""
+    import requests
+
+    def no_network(url: str, **_: Any) -> Any:
+        raise requests.exceptions.ConnectionError(request=requests.Request("GET", url).prepare())
+
+    monkeypatch.setattr("requests.get", no_network)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        load_tokenizer("r50k_base")
+    place = Path(str(caught.value).rpartition(" there as ")[2])
+    assert place.parent == tmp_path and "r50k_base.tiktoken" in str(caught.value)
+    place.write_bytes(b"".join(iter_ranks()))
+    tokenizer = load_tokenizer("r50k_base")
+    assert tokenizer.n_ids == 50257 and tokenizer.dtype == np.uint16 and len(load_merges()) == 50_000
+    assert (
+        Encoder("auto", tokenizer).encode(TEXTS, eot=True)[0].tolist() == Encoder().encode(TEXTS, eot=True)[0].tolist()
+    )
+    with pytest.raises(InputError, match="no such tokenizer: 'cl100k'"):
+        load_tokenizer("cl100k")
+
+
+def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    """What is no byte-level BPE, damaged or missing is a sentence."""
+    path = tmp_path / "tokenizer.json"
+    for content, message in (
+        ("{", "not a tokenizer.json"),
+        ('{"model": {"type": "Unigram", "vocab": {}}}', "another kind"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "another kind"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InputError, match=message):
+            load_tokenizer(str(tmp_path))
+    with pytest.raises(InputError, match="No such file"):
+        load_tokenizer("nowhere/tokenizer.json")
+    with pytest.raises(InputError, match="--eot-id 7"):
+        load_tokenizer("gpt2", eot=7)
+    with pytest.raises(InputError, match="--pattern is for rank files"):
+        load_tokenizer("gpt2", "cl100k")
+
+
+def test_a_tokenizer_travels_by_its_file(tmp_path: Path) -> None:
+    """Pickled, as to a cluster's workers, it is loaded again there, and another file is refused."""
+    path = make_json(tmp_path, "qwen2")
+    tokenizer = load_tokenizer(str(path))
+    data = pickle.dumps(tokenizer)
+    assert len(data) < 1000 and pickle.loads(data).vocabulary_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    for name in ("gpt2", "bytes"):
+        assert pickle.loads(pickle.dumps(load_tokenizer(name))).name == name
+
+
+def test_meta_is_of_builtins_and_nobodys_else(tmp_path: Path) -> None:
+    """meta.pkl unpickles without this package; a stranger's stays, and is named before any work."""
+    write_jsonl(tmp_path / "c.jsonl", TEXTS)
+    out = tmp_path / "o"
+    prepare(tmp_path / "c.jsonl", out, tokenizer="bytes", quiet=True)
+    data = (out / "meta.pkl").read_bytes()
+    assert b"fineweb_stream" not in data and b"numpy" not in data
+    assert pickle.loads(data)["stoi"][string.ascii_letters[0]] == 97
+    prepare(tmp_path / "c.jsonl", out, tokenizer="gpt2", overwrite=True, quiet=True)
+    assert not (out / "meta.pkl").exists()
+    other = tmp_path / "p"
+    other.mkdir()
+    (other / "meta.pkl").write_bytes(b"mine")
+    with pytest.raises(InputError, match=r"meta\.pkl is already there"):
+        prepare(tmp_path / "c.jsonl", other, tokenizer="bytes", overwrite=True, quiet=True)
+    assert (other / "meta.pkl").read_bytes() == b"mine"
