@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fineweb_stream.output import files, lock
+from fineweb_stream.output import files, lock, shuffle
 from fineweb_stream.pipeline import plan, run
 
 from .helpers import write_jsonl
@@ -241,6 +241,8 @@ RUNS: dict[str, tuple[dict[str, Any], float, str | None, int]] = {  # options, C
     "one shard": ({"shard_tokens": 10**6}, 0.0, None, 120),
     "llm.c's files": ({"layout": "llmc"}, 0.0, None, 160),
     "NumPy's files, continued": ({"layout": "npy"}, 60.0, "prepare.state.json:2", 60),
+    "shuffled, from buckets": ({"shuffle": True}, 60.0, None, 150),
+    "shuffled, llm.c's files, continued": ({"shuffle": True, "layout": "llmc"}, 60.0, "prepare.state.json:3", 60),
     "continued while encoding": ({}, 0.0, "prepare.state.json:11", 100),
     "continued while merging": ({}, 60.0, "train.bin:2", 40),
 }
@@ -262,7 +264,15 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     expected = read_folder(tmp_path / "expected")
     prepare_in_blocks(600, path, tmp_path / "shards", **options | {"keep_shards": True})
     finals = {name: data for name, data in read_folder(tmp_path / "shards").items() if name.endswith((".bin", ".npy"))}
+    if (
+        options.get("shuffle") and options.get("layout") is None
+    ):  # what is one shard in the end has its name for a moment
+        finals["train_shard_0000.bin"] = expected["train.bin"]
     monkeypatch.setattr(run, "COMMIT_SECONDS", commit_seconds)
+    monkeypatch.setattr(run, "plan_shuffle", lambda guard: 5000)
+    monkeypatch.setattr(shuffle, "MOST_BUCKETS", 3)
+    monkeypatch.setattr(shuffle, "PIECE_TOKENS", 400)
+    monkeypatch.setattr(shuffle, "COMMIT_TOKENS", 800)
     monkeypatch.setattr(plan, "estimate", lambda *args: None)  # half of the time, and writes nothing
     (tmp_path / "recorded").mkdir()
     if stop:
