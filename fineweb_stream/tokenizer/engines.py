@@ -26,7 +26,7 @@ Engine = Callable[[bytes | memoryview, Ends], AnyIds]
 Returns the ids of all, and after each document's the end-of-text id.
 """
 
-CACHE_BYTES = 80 << 20
+CACHE_BYTES = 64 << 20
 """How much a tokenizer of gigatoken may come to remember before a new one takes its place."""
 
 
@@ -194,6 +194,6 @@ class _Remembering:
         random letters add up to 10 times theirs, twice that while tables grow. They are known by what they have more
         of: ids, and time, for words not met before.
         """
-        by_ids = 60 * max(n_ids - n_bytes / 4, 0)
+        by_ids = 60 * max(n_ids - n_bytes / 3, 0)
         by_time = 600e6 * max(seconds - n_bytes * 4e-9, 0)
         self.n_bytes += n_bytes / 4 + min(by_ids, by_time)
