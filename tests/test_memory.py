@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 SCALE = 1.0 if os.environ.get("FINEWEB_STREAM_FULL_SIZE") else 0.1
 GROUPS = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")]
 DRIVER = (
-    "import sys; from fineweb_stream import cli, guard\n"
+    "import sys; from fineweb_stream import cli; from fineweb_stream.memory import guard\n"
     "guard.PATIENCE_SECONDS = float(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
 )
 
