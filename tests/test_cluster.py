@@ -197,6 +197,16 @@ def test_same_bytes_as_one_machine(dask: Dask, address: str, tmp_path: Path, kin
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
+def test_another_tokenizer_on_the_cluster(dask: Dask, address: str, tmp_path: Path) -> None:
+    """Workers load the tokenizer by its file, and give the bytes of one machine."""
+    from .test_tokenizers import make_json
+
+    corpus, tokenizer = write_corpus("jsonl", tmp_path), make_json(tmp_path, "qwen2")
+    dask.start_worker()
+    prepare_on(address, corpus, tmp_path / "there", tokenizer=tokenizer)
+    assert outputs(tmp_path / "there") == local_bytes(corpus, tmp_path / "here", tokenizer=tokenizer)
+
+
 def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What this machine's threads would take, and how long, is not said: others do the work."""
     caplog.set_level(logging.INFO, "fineweb_stream")

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from fineweb_stream import InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
 from fineweb_stream.output.verify import verify
 from fineweb_stream.token_files.summary import decode, summarize
+from fineweb_stream.tokenizer import load
 from fineweb_stream.tokenizer.cuts import NO_CUTS, SPACE_CUTS, WORD_CUTS, WORD_PATTERNS
 from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
 from fineweb_stream.tokenizer.gpt2 import iter_ranks, load_merges, token_bytes
@@ -140,8 +141,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         monkeypatch.setitem(registry.ENCODING_CONSTRUCTORS, name, lambda: {"name": name, **known})
 
     yield add
-    from fineweb_stream.tokenizer import load
-
     load._of_name.cache_clear()
     load._reload.cache_clear()
 
@@ -339,6 +338,32 @@ def test_another_tokenizer_does_not_go_on(tmp_path: Path) -> None:
     assert (tmp_path / "o" / "meta.pkl").read_bytes() == (tmp_path / "again" / "meta.pkl").read_bytes()
 
 
+@pytest.mark.parametrize("where", ["add_meta", "give_names", "merge"])
+def test_a_stop_near_the_end_loses_nothing(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that stops right before or after it wrote meta.pkl is finished by the same command, with the same bytes."""
+    from fineweb_stream.pipeline import run
+
+    write_jsonl(tmp_path / "c.jsonl", TEXTS * 9)
+    go = functools.partial(prepare, tmp_path / "c.jsonl", tokenizer="bytes", quiet=True)
+    go(tmp_path / "whole")
+    for is_before in (True, False):
+        original, out = getattr(run, where), tmp_path / f"o{is_before}"
+
+        def stop(*arguments: Any, original: Any = original, is_before: bool = is_before, **more: Any) -> None:
+            if not is_before:
+                original(*arguments, **more)
+            raise PrepareError(where)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run, where, stop)
+            with pytest.raises(PrepareError, match=where):
+                go(out)
+        go(out)
+        names = sorted(path.name for path in out.iterdir() if path.suffix in (".bin", ".pkl", ".part"))
+        assert names == ["meta.pkl", "train.bin", "val.bin"] and verify(out)
+        assert all((out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
+
+
 def test_a_rank_file(tmp_path: Path) -> None:
     """`.tiktoken` with a pattern, by name or written out; an end-of-text only where no token has its id."""
     path = tmp_path / "small.tiktoken"
@@ -406,6 +431,10 @@ def test_a_tokenizer_travels_by_its_file(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(path))
     data = pickle.dumps(tokenizer)
     assert len(data) < 1000 and pickle.loads(data).vocabulary_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    load._reload.cache_clear()  # as in a new process
+    path.write_text(small_json("cl100k"), encoding="utf-8")
+    with pytest.raises(InputError, match="not the tokenizer that the ids are of"):
+        pickle.loads(data)
     for name in ("gpt2", "bytes"):
         assert pickle.loads(pickle.dumps(load_tokenizer(name))).name == name
 

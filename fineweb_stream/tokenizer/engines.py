@@ -29,6 +29,9 @@ Returns the ids of all, and after each document's the end-of-text id.
 CACHE_BYTES = 64 << 20
 """How much a tokenizer of gigatoken may come to remember before a new one takes its place."""
 
+PIECE_BYTES = 1 << 16
+"""How much of a long text `tokenizers` gets at once: it needs a record of 100 bytes and more for each id."""
+
 
 def engine_version(engine: str) -> str:
     """The installed version of an engine's package."""
@@ -95,8 +98,9 @@ def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
     encoder = tokenizer.load_reference()
 
     def encode_one(data: bytes | memoryview) -> list[AnyIds]:
-        found = encoder.encode_batch_fast([str(data, "utf-8")], add_special_tokens=False)
-        return [np.array(found[0].ids, np.uint32)]
+        pieces = [str(piece, "utf-8") for piece in tokenizer.iter_pieces(bytes(data), PIECE_BYTES)]
+        found = (encoder.encode_batch_fast([piece], add_special_tokens=False)[0] for piece in pieces)
+        return [np.array(one.ids, np.uint32) for one in found]
 
     return _by_documents(encode_one, tokenizer)
 

@@ -1,7 +1,8 @@
 """Characters that Unicode was given lately: engines with tables of another year take them for another class.
 
-gigatoken 0.10 has Unicode 17's tables and tiktoken 0.14 those of 16, where 4,657 letters and digits of 17 are neither:
-so `'s` after one of them is a piece or is not. A text that has any is for the reference alone.
+gigatoken 0.10 has the tables of Unicode 17, tiktoken 0.14 and tokenizers 0.23 those of 16, where 4,657 letters and
+digits of 17 are neither: so `'s` after one of them is a piece or is not. A text that has any is for the reference
+alone.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import unicodedata
 import numpy as np
 import numpy.typing as npt
 
-# The letters and digits that came with Unicode 17, whatever year's tables this Python has.
+# The letters, digits and marks that came with Unicode 17, whatever year's tables this Python has.
 _UNICODE_17 = (
     (0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4),
     (0xA7F1, 0xA7F1), (0x10940, 0x10959), (0x10EC5, 0x10EC7), (0x11DB0, 0x11DDB), (0x11DE0, 0x11DE9),
     (0x16EA0, 0x16EB8), (0x16EBB, 0x16ED3), (0x16FF2, 0x16FF6), (0x187F8, 0x187FF), (0x18D09, 0x18D1E),
     (0x18D80, 0x18DF2), (0x1E6C0, 0x1E6DE), (0x1E6E0, 0x1E6E2), (0x1E6E4, 0x1E6E5), (0x1E6E7, 0x1E6ED),
     (0x1E6F0, 0x1E6F4), (0x1E6FE, 0x1E6FF), (0x2B73A, 0x2B73F), (0x2CEA2, 0x2CEAD), (0x323B0, 0x33479),
+    # Marks, which are a class of their own in o200k_base's pattern.
+    (0x1ACF, 0x1ADD), (0x1AE0, 0x1AEB), (0x10EFA, 0x10EFB), (0x11B60, 0x11B67), (0x1E6E3, 0x1E6E3),
+    (0x1E6E6, 0x1E6E6), (0x1E6EE, 0x1E6EF), (0x1E6F5, 0x1E6F5),
 )  # fmt: skip
 
 _FIRST_LEAD = 0xD4
