@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .cluster.needs import find_needs
 from .inputs.blocks import Source
 from .inputs.demo import demo_input
-from .inputs.discover import as_names, find_inputs
+from .inputs.discover import as_names, find_inputs, leave_out
 from .inputs.sources import make_sources
 from .inputs.storage import place_hash
 from .memory.guard import MemoryGuard
@@ -34,6 +34,7 @@ from .remote import session
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, log, printed
+from .support.model import Input
 from .support.waiting import until
 from .tokenizer.gpt2 import GPT2
 from .tokenizer.load import load_tokenizer
@@ -62,6 +63,7 @@ def prepare(
     inputs: str | Path | Sequence[str | Path] = (),
     out: str | Path = ".",
     *,
+    val: str | Path | Sequence[str | Path] = (),
     val_ratio: float | None = None,
     val_tokens: int | None = None,
     shard_tokens: int | None = None,
@@ -100,8 +102,8 @@ def prepare(
     ...     (result.out / "train.bin").stat().st_size == 2 * result.train_tokens
     True
 
-    The parameters are those of the command line; `fit` is its `--for`. With `dry_run` nothing is written and the result
-    is an estimate.
+    The parameters are those of the command line; `fit` is its `--for`, and `val` names files as `inputs` does. With
+    `dry_run` nothing is written and the result is an estimate.
     With `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask
     scheduler at that address.
 
@@ -125,6 +127,10 @@ def prepare(
         shuffle=shuffle,
         tokenizer=load_tokenizer(str(tokenizer), pattern, eot_id),
     )
+    val_names = as_names(val)
+    if val_names and (val_ratio is not None or val_tokens is not None or demo):
+        other = "--demo" if demo else "--val-ratio" if val_ratio is not None else "--val-tokens"
+        raise InputError(f"--val and {other}: the files of --val are all of val, and nothing else", "leave one out")
     if index and eot != "after":
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
     check_neighbours(Path(out), LAYOUTS[layout])
@@ -142,7 +148,9 @@ def prepare(
         if demo:
             found = [demo_input()]
         else:
-            found = (None if overwrite else recorded_inputs(folder, names, _belongs)) or find_inputs(names, format)
+            found, n_val = _find(folder, val_names, names, format, overwrite)
+            settings = replace(settings, val_files=n_val)
+        named = [*val_names, *names]
         if settings.separator and not any(file.format == "text" for file in found):
             log.warning("note: --separator is for text files, and no input is one")
         guard = MemoryGuard(memory)
@@ -160,7 +168,9 @@ def prepare(
         network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
         network.is_streaming = is_local
         with _engine_loading(plan.engine, settings.tokenizer):
-            sources = make_sources(found, settings.read_options(plan.max_document_bytes), settings.val_share)
+            sources = make_sources(
+                found, settings.read_options(plan.max_document_bytes), settings.val_share, settings.val_files
+            )
             if settings.shuffle:
                 _check_documents(sources)
             cancel.check()
@@ -170,7 +180,7 @@ def prepare(
                 from .pipeline.plan import link_lines
 
                 record = open_record(
-                    folder, settings, found, names, overwrite=overwrite, dry_run=True, place_hash=place_hash
+                    folder, settings, found, named, overwrite=overwrite, dry_run=True, place_hash=place_hash
                 )
                 estimated = _say_plan(record, settings, sources, plan, folder, cancel, is_strict=True)
                 for line in link_lines(measure_link(sources)):
@@ -179,7 +189,7 @@ def prepare(
             with files.disk_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
-                record = open_record(folder, settings, found, names, overwrite=overwrite, place_hash=place_hash)
+                record = open_record(folder, settings, found, named, overwrite=overwrite, place_hash=place_hash)
                 if record.state.status == MERGING and wants_more(record, settings):
                     from .pipeline.run import Run
 
@@ -217,6 +227,20 @@ def _check_documents(sources: Sequence[Source]) -> None:
                 f"{source.input.shown}: plain text has no documents, and --shuffle puts documents in another order",
                 r"say what parts them, as --separator '\n\n', or leave --shuffle out",
             )
+
+
+def _find(
+    folder: Path, val: list[str], names: list[str], format: str | None, overwrite: bool
+) -> tuple[list[Input], int]:
+    """Return all inputs, those of `val` first, and how many these are."""
+
+    def find(part: list[str], is_val: bool) -> list[Input]:
+        known = None if overwrite else recorded_inputs(folder, [*val, *names], _belongs, part, is_val)
+        return known or find_inputs(part, format)
+
+    found = find(val, True) if val else []
+    others = find(names, False)
+    return [*found, *(leave_out(others, found) if found else others)], len(found)
 
 
 def _index(folder: Path, record: Record, is_asked: bool, cancel: Cancel) -> None:
@@ -269,7 +293,9 @@ def _say_plan(
     for line in report.found(record):
         log.info(line)
     log.info(plan.line)
-    found = estimate(sources, plan.engine, is_strict and not settings.skip_bad, cancel, settings.tokenizer)
+    found = estimate(
+        sources, plan.engine, is_strict and not settings.skip_bad, cancel, settings.tokenizer, settings.val_files
+    )
     n_workers = plan.n_workers if plan.is_local else None
     for line in plan_lines(found, settings, record.state, folder, n_workers, sources):
         log.info(line)

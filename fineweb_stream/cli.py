@@ -115,6 +115,8 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     cancel.check()
     return_large_blocks()  # the process is this program's: a script's own allocator is left alone
     names = options.pop("inputs")
+    if not names and len(options["val"]) > 1:
+        raise InputError("no input named: --val takes all that follow it", "name the inputs before --val")
     if not names and not options["demo"]:
         names = _default_names(here)
     try:
@@ -193,6 +195,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
     )
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
+    add("--val", nargs="+", action="extend", default=[], metavar="FILE", help="these are the validation split")
     add(
         "--val-ratio",
         metavar="R",

@@ -55,7 +55,8 @@ def test_commands_for_trainers_work(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     commands = re.findall(r"`python prepare\.py ([^`]+)`", page)
     assert len(commands) >= 6
     monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "corpus.jsonl", [f"Document {i}, of the page." for i in range(2000)])
+    for name in ("corpus", "held_out"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"Document {i}, of the page." for i in range(2000)])
     for command in commands:
         arguments = re.sub(r"--for \S+", "--for 2x64", command.replace("100M", "1000")).split()
         assert fineweb_stream.cli.main([*arguments, "--overwrite", "--engine", "tiktoken"]) == 0, command

@@ -65,6 +65,27 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
     return inputs
 
 
+def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
+    """Return the inputs that are not among the others, by whatever path; what is left out is said.
+
+    Raises `InputError` where none is left, or standard input is among both.
+    """
+    taken = {_place(input) for input in others}
+    left = [input for input in inputs if _place(input) not in taken]
+    if STDIN in taken and any(input.is_stdin for input in inputs):
+        raise InputError("standard input is named twice", "it can be read once")
+    if not left:
+        raise InputError(f"{inputs[0].shown}: named with --val, and nothing is left to train on", "name other inputs")
+    if len(left) < len(inputs):
+        both = [Path(input.path) for input in inputs if _place(input) in taken]
+        log.warning("note: validation (--val), so not read for training: %s", _some(both))
+    return left
+
+
+def _place(input: Input) -> str:
+    return input.path if input.is_remote or input.is_stdin else os.path.realpath(input.path)
+
+
 def default_names(folder: Path) -> list[str]:
     """Return what to read when nothing was named: a corpus beside the script, else FineWeb-Edu's sample on the Hub.
 

@@ -15,10 +15,12 @@ from .separated import SeparatedText
 from .text import PlainText
 
 
-def make_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None = None) -> list[Source]:
-    """Return a source for each input, in order.
+def make_sources(
+    inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None = None, n_val: int = 0
+) -> list[Source]:
+    """Return a source for each input, in order; the first `n_val` are a corpus of their own, the validation split.
 
-    The first `val_ratio` of plain text is its validation split; with None that is counted in tokens, elsewhere.
+    The first `val_ratio` of plain text is its validation split; with None that is decided elsewhere.
 
     Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column.
     """
@@ -30,7 +32,7 @@ def make_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float
             r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
         )
     if plain:
-        return _plain_sources(inputs, options, val_ratio)
+        return _plain_sources(inputs, options, val_ratio, n_val)
     sources: list[Source] = []
     for number, input in enumerate(inputs):
         if input.format == "demo":
@@ -47,12 +49,13 @@ def make_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float
     return sources
 
 
-def _plain_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None) -> list[Source]:
+def _plain_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None, n_val: int) -> list[Source]:
     """The validation split is the first `val_ratio` of all bytes, which may end in any of the files."""
     sources: list[Source] = []
     remaining = math.ceil((val_ratio or 0) * sum(input.size for input in inputs))
     has_text = False
     for number, input in enumerate(inputs):
+        has_text = has_text and number != n_val  # nothing stands before the first of train
         ratio = val_ratio if input.is_stream else None
         val_bytes = min(remaining, input.size)
         sources.append(PlainText(number, input, options, val_bytes, ratio, has_text))

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
 from ..support.model import Input
+from ..support.units import counted
 from .manifest import ENCODING, Record, portable
 
 PlaceHash = Callable[[Input, int, int], str]
@@ -65,7 +66,12 @@ def _settings_changed(record: Record, settings: dict[str, Any]) -> list[str]:
 
 
 def _said(changed: list[str], before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')} was {before.get(name)!r} and is {now[name]!r}" for name in changed]
+    return [
+        f"--val named {counted(before['val_files'], 'file')} and names {now[name]:,} now"
+        if name == "val_files"
+        else f"--{name.replace('_', '-')} was {before.get(name)!r} and is {now[name]!r}"
+        for name in changed
+    ]
 
 
 def _read_so_far(record: Record) -> tuple[int, bool]:
@@ -128,7 +134,8 @@ def _val_would_move(record: Record, now: list[Input]) -> bool:
     """Tell whether the end of val, a share of all bytes of plain text, is not behind the place that was reached."""
     settings = record.settings
     is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
-    if not is_plain or settings.get("val_tokens") is not None or any(input.is_stream for input in now):
+    is_share = settings.get("val_tokens") is None and not settings["val_files"]
+    if not (is_plain and is_share) or any(input.is_stream for input in now):
         return False
     sizes = [[input.size for input in inputs] for inputs in (record.inputs, now)]
     if sum(sizes[0]) == sum(sizes[1]):

@@ -355,8 +355,8 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     fresh = Input("", "", 0, "")
     for input in inputs:
         _same_types(vars(input), vars(fresh))
-    first = {"layout": NANOGPT.name, "eot": "after", "shuffle": False, **GPT2_SETTINGS}  # the first runs had no other
-    settings = first | content["settings"]
+    first = {"layout": NANOGPT.name, "eot": "after", "shuffle": False, "val_files": 0, **GPT2_SETTINGS}
+    settings = first | content["settings"]  # the first runs had no other
     if settings["layout"] not in LAYOUTS:
         raise ValueError(f"layout {settings['layout']!r}")
     if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:
@@ -365,6 +365,8 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
         raise ValueError("n_ids")
     if not isinstance(settings["tokenizer"], str) or type(settings["eot_id"]) not in (int, type(None)):
         raise TypeError("tokenizer")
+    if type(settings["val_files"]) is not int or not 0 <= settings["val_files"] <= len(inputs):
+        raise ValueError("val_files")
     if not all(isinstance(value, str | int | float | None) for value in settings.values()):
         raise TypeError("settings")
     names = content["names"]

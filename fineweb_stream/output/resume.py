@@ -94,8 +94,16 @@ def open_record(
     return fresh
 
 
-def recorded_inputs(folder: Path, names: list[str], belongs: Callable[[str, str], bool]) -> list[Input] | None:
+def recorded_inputs(
+    folder: Path,
+    names: list[str],
+    belongs: Callable[[str, str], bool],
+    part: list[str] | None = None,
+    is_val: bool = False,
+) -> list[Input] | None:
     """Return the inputs that an earlier run of the same names has found at URLs, at the version it found.
+
+    `part` are those of the names whose inputs are asked for: all that are not for validation, or with `is_val` those.
 
     A record is no command: each of them must be what a name stands for, which `belongs(name, url)` tells.
 
@@ -105,9 +113,13 @@ def recorded_inputs(folder: Path, names: list[str], belongs: Callable[[str, str]
         return None
     with contextlib.suppress(PrepareError):
         record = read_record(folder)
-        inputs = record.inputs if record and record.names == names else []
-        if record and inputs and all(i.is_remote and any(belongs(name, i.path) for name in names) for i in inputs):
-            return record.inputs
+        if record is None or record.names != names:
+            return None
+        n_val = record.settings["val_files"]
+        inputs = record.inputs[:n_val] if is_val else record.inputs[n_val:]
+        part = names if part is None else part
+        if inputs and all(i.is_remote and any(belongs(name, i.path) for name in part) for i in inputs):
+            return inputs
     return None
 
 

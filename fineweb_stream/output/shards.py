@@ -86,7 +86,7 @@ class ShardWriter:
             raise InputError(
                 f"{self._val.path}: more than {self._layout.max_tokens:,} tokens, and --layout {self._layout.name}"
                 " cannot count them",
-                "start over with --overwrite and a lower --val-ratio or --val-tokens",
+                "start over with --overwrite and a lower --val-ratio or --val-tokens, or less text in --val",
             )
         self._val.write(ids.data)
         self._state.val_tokens += len(ids)

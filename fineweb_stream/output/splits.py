@@ -63,6 +63,13 @@ def split_documents(
     return Split(ids[~in_val], ids[in_val], len(ends) - n_documents, n_documents)
 
 
+def split_whole(ids: Ids, n_documents: int, is_val: bool) -> Split:
+    """Give all ids of a block to one split, with its documents: where val has inputs of its own."""
+    if is_val:
+        return Split(ids[:0], ids, 0, n_documents)
+    return Split(ids, ids[:0], n_documents, 0)
+
+
 def split_text(ids: Ids, split: str | None, n_val: int, tokens: int | None) -> Split:
     """Part the ids of plain text: with `tokens` the first ones are val, else `split` says where the block belongs."""
     n = min(max(tokens - n_val, 0), len(ids)) if tokens is not None else len(ids) * (split == "val")

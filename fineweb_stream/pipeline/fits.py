@@ -70,7 +70,9 @@ def check_fit(
     layout, least = LAYOUTS[settings.layout], least_tokens(LAYOUTS[settings.layout], fit_of(settings))
     problems = []
     if val * (1 + spread) < least and (settings.fit or not is_val_named):
-        problems.append((f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val)))
+        problems.append(
+            (f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val, settings))
+        )
     if not layout.is_merged and settings.shard_tokens < least:
         problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))
     elif train * (1 + spread) < least:
@@ -90,7 +92,7 @@ def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
     state, layout = record.state, record.layout
     least = least_tokens(layout, fit_of(settings))
     if state.val_tokens < least:
-        advice = _val_advice(least, state.n_tokens)
+        advice = _val_advice(least, state.n_tokens, settings)
         yield _warning(layout.val_name, state.val_tokens, settings, advice)
     n_shards = 1 if layout.is_merged else len(state.shard_sha256)
     last = state.train_tokens - (n_shards - 1) * settings.shard_tokens
@@ -123,7 +125,8 @@ def _modded_notes(train: int, val: float, settings: Settings, has_documents: boo
     if not has_documents:
         needs.append("end-of-text ids, at which its windows begin (--separator makes documents of a text)")
     if val < MODDED_VAL_TOKENS:
-        needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val (--val-tokens {MODDED_VAL_TOKENS})")
+        how = "more text in --val" if settings.val_files else f"--val-tokens {MODDED_VAL_TOKENS}"
+        needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val ({how})")
     if train <= settings.shard_tokens:
         needs.append(f"two shards or more (--shard-tokens {max(train // 2, 1)})")
     return [f"note: modded-nanogpt, if it is to read them, needs {', '.join(needs)}"] if needs else []
@@ -134,10 +137,12 @@ def _need(settings: Settings) -> str:
     return f"{layout.reader} needs {least_tokens(layout, fit):,} or more (--for {fit})"
 
 
-def _val_advice(least: int, n_tokens: int) -> str:
+def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:
+    if settings.val_files:
+        return "more text in --val"
     return f"--val-tokens {least}" if 2 * least <= n_tokens else "more text"
 
 
 def _warning(name: str, n_tokens: int, settings: Settings, advice: str) -> str:
-    how = " (with --overwrite)" if advice.startswith("--") else ""
+    how = " (with --overwrite)" if "--" in advice else ""
     return f"warning: {name} has {counted(n_tokens, 'token')}; {_need(settings)}: {advice} would do{how}"

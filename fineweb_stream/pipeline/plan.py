@@ -37,7 +37,10 @@ N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the inputs hold, from encoded samples; `spread` is relative, 0.03 for 3%. Rates in bytes of text."""
+    """What the inputs hold, from encoded samples; `spread` is relative, 0.03 for 3%. Rates in bytes of text.
+
+    `val_tokens` of the `n_tokens` are in files of their own for validation; None where there are no such.
+    """
 
     n_tokens: int
     bytes_per_token: float
@@ -45,14 +48,16 @@ class Estimate:
     bytes_per_second: float
     has_documents: bool
     is_rough: bool = False  # from the beginnings of compressed files: what follows may be of another kind
+    val_tokens: int | None = None
 
     def splits(self, settings: Settings) -> tuple[int, int]:
         """Return how many tokens train and val will have: --max-tokens ends a run early, before all of val is met."""
         val = min(settings.val_tokens or int(self.n_tokens * settings.val_ratio), self.n_tokens)
+        val = val if self.val_tokens is None else self.val_tokens
         train = self.n_tokens - val
         if settings.max_tokens is None or train <= settings.max_tokens:
             return train, val
-        if settings.val_tokens is None and self.has_documents:
+        if settings.val_tokens is None and self.val_tokens is None and self.has_documents:
             val = int(val * settings.max_tokens / train)
         return settings.max_tokens, val
 
@@ -63,44 +68,74 @@ def estimate(
     is_strict: bool = False,
     cancel: Cancel = NEVER,
     tokenizer: Tokenizer = GPT2,
+    n_val: int = 0,
 ) -> Estimate | None:
     """Encode samples spread over the inputs; None where there is nothing to sample (a pipe).
 
+    The first `n_val` sources are validation: they are estimated apart from the others.
+
     Raises `InputError` for a record that cannot be used, as the run itself will, if `is_strict`.
     """
-    n_samples = N_REMOTE_SAMPLES if any(source.input.is_remote for source in sources) else N_SAMPLES
-    step = max(len(sources) // n_samples, 1)
-    chosen = [source for source in sources[::step] if not source.input.is_stream or source.input.compression]
-    ratios: list[float] = []
-    rates: list[float] = []
-    n_text = n_tokens = size = expected = 0.0
+    parts = [part for part in (sources[:n_val], sources[n_val:]) if part]
+    samples = [
+        _Sample(part, N_REMOTE_SAMPLES if any(s.input.is_remote for s in sources) else N_SAMPLES) for part in parts
+    ]
     encode = functools.partial(encode_block, engine=engine, cancel=cancel, is_checked=False, tokenizer=tokenizer)
-    samples = [source.sample(max(n_samples // len(chosen), 1)) for source in chosen]  # while the engine loads
-    for source, blocks in zip(chosen, samples, strict=True):
-        tokens = n_bytes = 0
-        for block in blocks:
-            if not rates:
-                _encode_sample(block, encode, is_strict)  # the first call of all is slow: it is not what is timed
-            start = time.perf_counter()
-            encoded = _encode_sample(block, encode, is_strict)
-            if encoded is None:
-                continue
-            rates.append(block.n_bytes / (time.perf_counter() - start))
-            tokens += len(encoded.ids)
-            n_bytes += block.n_bytes
-            ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
-        if n_bytes:
-            n_text, n_tokens = n_text + n_bytes, n_tokens + tokens
-            text_bytes = unpacked_bytes(source.input) if source.input.compression else source.text_bytes()
-            size, expected = size + source.input.size, expected + text_bytes * tokens / n_bytes
-    if not n_tokens:
+    for sample in samples:
+        sample.encode(encode, is_strict)
+    if not all(sample.n_tokens for sample in samples):
         return None
-    scale = sum(source.input.size for source in sources) / size
+    ratios = [ratio for sample in samples for ratio in sample.ratios]
+    rates = [rate for sample in samples for rate in sample.rates]
     spread = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 / statistics.mean(ratios) if len(ratios) > 1 else 0.0
-    bytes_per_token = n_text / n_tokens
-    rate = statistics.median(rates)
-    is_rough = any(source.input.is_stream for source in sources)
-    return Estimate(int(expected * scale), bytes_per_token, spread, rate, bool(sources[0].unit), is_rough)
+    n_tokens = [sample.expected_tokens() for sample in samples]
+    return Estimate(
+        sum(n_tokens),
+        sum(sample.n_text for sample in samples) / sum(sample.n_tokens for sample in samples),
+        spread,
+        statistics.median(rates),
+        bool(sources[0].unit),
+        any(source.input.is_stream for source in sources),
+        n_tokens[0] if n_val else None,
+    )
+
+
+class _Sample:
+    """Samples of some sources, and what they come to."""
+
+    def __init__(self, sources: Sequence[Source], n_samples: int) -> None:
+        step = max(len(sources) // n_samples, 1)
+        self._sources = sources
+        self._chosen = [s for s in sources[::step] if not s.input.is_stream or s.input.compression]
+        self._samples = [s.sample(max(n_samples // len(self._chosen), 1)) for s in self._chosen]  # the engine loads
+        self.ratios: list[float] = []
+        self.rates: list[float] = []
+        self.n_text = self.n_tokens = self._size = self._expected = 0.0
+
+    def encode(self, encode: Callable[[Block], Encoded], is_strict: bool) -> None:
+        """Encode them; `InputError` as `estimate` says."""
+        for source, blocks in zip(self._chosen, self._samples, strict=True):
+            tokens = n_bytes = 0
+            for block in blocks:
+                if not self.rates:  # the first call of all is slow: it is not what is timed
+                    _encode_sample(block, encode, is_strict)
+                start = time.perf_counter()
+                encoded = _encode_sample(block, encode, is_strict)
+                if encoded is None:
+                    continue
+                self.rates.append(block.n_bytes / (time.perf_counter() - start))
+                tokens += len(encoded.ids)
+                n_bytes += block.n_bytes
+                self.ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
+            if n_bytes:
+                self.n_text, self.n_tokens = self.n_text + n_bytes, self.n_tokens + tokens
+                text_bytes = unpacked_bytes(source.input) if source.input.compression else source.text_bytes()
+                self._size += source.input.size
+                self._expected += text_bytes * tokens / n_bytes
+
+    def expected_tokens(self) -> int:
+        """Return how many tokens all of the sources have, by the samples."""
+        return int(self._expected * (sum(source.input.size for source in self._sources) / self._size))
 
 
 def _encode_sample(block: Block, encode: Callable[[Block], Encoded], is_strict: bool) -> Encoded | None:
@@ -195,7 +230,7 @@ def plan_lines(
 
 def larger_ratio(found: Estimate, settings: Settings, val: int) -> float | None:
     """Return a share that gives a useful validation split, None where there is no need or no better one."""
-    if settings.val_tokens is not None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
+    if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(found.n_tokens, 1), MAX_USEFUL_RATIO)
     return ratio if ratio > 1.2 * settings.val_ratio else None
@@ -219,7 +254,7 @@ def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> 
         raise InputError(
             f"{layout.val_name} will have about {val:,.0f} tokens, a file of --layout {layout.name} at most"
             f" {layout.max_tokens:,}",
-            "lower --val-ratio",
+            "name less text with --val" if settings.val_files else "lower --val-ratio",
         )
     if layout.is_merged:
         check_file_size(out / TRAIN_NAME, int(layout.n_bytes(found.splits(settings)[0]) * (1 - found.spread)))

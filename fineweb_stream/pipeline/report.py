@@ -13,6 +13,7 @@ from ..output.layouts import EOT_PLACES
 from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record, State
 from ..output.shards import TRAIN_NAME
 from ..support.errors import InputError
+from ..support.model import Input
 from ..support.units import counted, format_size
 from ..support.version import __version__
 from ..tokenizer import load
@@ -47,19 +48,25 @@ def about(engine: str, settings: Settings) -> dict[str, Any]:
 
 def found(record: Record) -> list[str]:
     """Say what is read, and what was found of an earlier run."""
-    inputs, state = record.inputs, record.state
-    names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
-    total = sum(input.size for input in inputs)
-    size = f"{format_size(total)} of " if total else ""
-    lines = [f"input: {names}: {size}{', '.join(sorted({i.format for i in inputs}))}"]
-    if len(inputs) > 1:
-        lines += _listed([input.shown for input in inputs])
+    n_val, state = record.settings["val_files"], record.state
+    lines = _named("validation", record.inputs[:n_val]) if n_val else []
+    lines += _named("input", record.inputs[n_val:])
+    total = sum(input.size for input in record.inputs)
     n_tokens = state.n_tokens
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
     return lines
+
+
+def _named(label: str, inputs: Sequence[Input]) -> list[str]:
+    """Say what is read, how large it is, and of which formats."""
+    names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
+    total = sum(input.size for input in inputs)
+    size = f"{format_size(total)} of " if total else ""
+    lines = [f"{label}: {names}: {size}{', '.join(sorted({i.format for i in inputs}))}"]
+    return lines + (_listed([input.shown for input in inputs]) if len(inputs) > 1 else [])
 
 
 def _listed(names: Sequence[str]) -> list[str]:
@@ -94,11 +101,17 @@ def add_sample(state: State, seconds: float, used_bytes: int) -> None:
         del timeline[1::2]
 
 
-def check_worth(state: State, sources: Sequence[Source]) -> None:
-    """Raise `InputError` for a result that nobody could train on: no text, or all of it in val."""
+def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None:
+    """Raise `InputError` for a result that nobody could train on: no text, or all of it in val.
+
+    The first `n_val` sources are val.
+    """
     if not state.has_text:
         what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
         raise InputError(f"{sources[0].input.shown}: no text in the input: {what}", "name other files")
+    if n_val and not (state.train_tokens and state.val_tokens):
+        first, kind = (sources[0], " of --val") if not state.val_tokens else (sources[n_val], "")
+        raise InputError(f"{first.input.shown}: no text in the inputs{kind}", "name other files")
     if not state.train_tokens:
         what = "only one document" if state.val_documents == 1 else "everything"
         if is_never_separated(state, sources):

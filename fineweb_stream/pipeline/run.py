@@ -23,7 +23,7 @@ from ..output.meta import add_meta
 from ..output.resume import clear
 from ..output.shards import ShardWriter
 from ..output.shuffle import clear_spool, shuffle
-from ..output.splits import Split, place_eot, split_documents, split_text
+from ..output.splits import Split, place_eot, split_documents, split_text, split_whole
 from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
@@ -220,6 +220,9 @@ class Run:
 
     def _split(self, block: Block, encoded: Encoded) -> Split:
         settings, state = self._settings, self._state
+        if settings.val_files:
+            ids, ends = place_eot(encoded.ids, encoded.ends, settings.eot)
+            return split_whole(ids, len(ends), block.source.number < settings.val_files)
         if not block.source.unit:
             return split_text(encoded.ids, block.split, state.val_tokens, settings.val_tokens)
         return split_documents(
@@ -254,7 +257,7 @@ class Run:
     def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
         self._is_whole = False
         try:
-            report.check_worth(self._state, self._sources)
+            report.check_worth(self._state, self._sources, self._settings.val_files)
         except InputError:
             self._is_worthless = True
             raise

@@ -53,6 +53,8 @@ def _whole(value: Any) -> int:
 class Settings:
     """The parameters of a run that decide its bytes, how it reads what is bad, and what the files must fit (`fit`).
 
+    The first `val_files` inputs are the validation split; with 0 it is a part of them all.
+
     Raises `InputError` for values that make no sense.
     """
 
@@ -72,6 +74,7 @@ class Settings:
     eot: str = "after"
     shuffle: bool = False
     tokenizer: Tokenizer = GPT2
+    val_files: int = 0
 
     def __post_init__(self) -> None:
         if self.shard_tokens is None:
@@ -119,8 +122,8 @@ class Settings:
 
     @property
     def val_share(self) -> float | None:
-        """Which share is validation; None where `val_tokens` says how much."""
-        return self.val_ratio if self.val_tokens is None else None
+        """Which share is validation; None where `val_tokens` or files of its own say how much."""
+        return self.val_ratio if self.val_tokens is None and not self.val_files else None
 
     @property
     def eot_per_document(self) -> int:
