@@ -66,6 +66,7 @@ def prepare(
     val: str | Path | Sequence[str | Path] = (),
     val_ratio: float | None = None,
     val_tokens: int | None = None,
+    val_at: str = "start",
     shard_tokens: int | None = None,
     max_tokens: int | None = None,
     keep_shards: bool = False,
@@ -126,10 +127,16 @@ def prepare(
         eot=eot,
         shuffle=shuffle,
         tokenizer=load_tokenizer(str(tokenizer), pattern, eot_id),
+        val_at=val_at,
     )
     val_names = as_names(val)
-    if val_names and (val_ratio is not None or val_tokens is not None or demo):
-        other = "--demo" if demo else "--val-ratio" if val_ratio is not None else "--val-tokens"
+    others = {
+        "--demo": demo,
+        "--val-ratio": val_ratio is not None,
+        "--val-tokens": val_tokens is not None,
+        "--val-at": val_at != "start",
+    }
+    if val_names and (other := next((name for name, is_given in others.items() if is_given), None)):
         raise InputError(f"--val and {other}: the files of --val are all of val, and nothing else", "leave one out")
     if index and eot != "after":
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
@@ -146,10 +153,10 @@ def prepare(
         session.session(connections) as network,
     ):
         if demo:
-            found = [demo_input()]
+            found, n_val = [demo_input()], 0
         else:
             found, n_val = _find(folder, val_names, names, format, overwrite)
-            settings = replace(settings, val_files=n_val)
+        settings = replace(settings, val_files=n_val)
         named = [*val_names, *names]
         if settings.separator and not any(file.format == "text" for file in found):
             log.warning("note: --separator is for text files, and no input is one")
@@ -169,7 +176,7 @@ def prepare(
         network.is_streaming = is_local
         with _engine_loading(plan.engine, settings.tokenizer):
             sources = make_sources(
-                found, settings.read_options(plan.max_document_bytes), settings.val_share, settings.val_files
+                found, settings.read_options(plan.max_document_bytes), settings.val_share, n_val, val_at == "end"
             )
             if settings.shuffle:
                 _check_documents(sources)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .output.layouts import EOT_PLACES, LAYOUTS, NANOGPT
-from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, parse_separator
+from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, VAL_PLACES, parse_separator
 from .remote.session import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
@@ -202,6 +202,7 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)",
     )
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
+    add("--val-at", choices=VAL_PLACES, default="start", metavar="P", help="val of plain text is its start or end")
     add("--shard-tokens", type=_size, metavar="N", help="tokens per shard (default: 500M; llmc and npy: 100M)")
     add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N goes on from there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")

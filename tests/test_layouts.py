@@ -225,7 +225,7 @@ def test_a_record_without_a_layout_is_nanogpts(corpus_path: Path, tmp_path: Path
     with pytest.raises(PrepareError, match=r"not a record of a run .*webdataset"):
         read_record(out)
     write_manifest(
-        out, settings={name: value for name, value in settings.items() if name not in ("layout", "val_files")}
+        out, settings={name: value for name, value in settings.items() if name not in ("layout", "val_files", "val_at")}
     )
     assert prepare_some(corpus_path, out, -1)
     prepare(corpus_path, tmp_path / "expected", quiet=True, shard_tokens=1500)

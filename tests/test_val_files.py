@@ -14,7 +14,6 @@ import tiktoken
 
 from fineweb_stream import cli, prepare
 from fineweb_stream.inputs import standard_input
-from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import Record, State, read_record
 from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.verify import verify
@@ -83,14 +82,15 @@ def test_each_goes_where_it_was_named(
     verify(tmp_path / "out")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "layout"), [*((kind, "nanogpt") for kind in KINDS), ("jsonl", "llmc"), ("text", "npy")]
+)
 def test_a_stop_anywhere(kind: str, layout: str, tmp_path: Path) -> None:
     """Stopped after any number of blocks, within val and behind it, and continued: the same bytes."""
     inputs, val, options = write_all(kind, tmp_path)
     options = OPTIONS | options | {"val": [val], "layout": layout}
     prepare(inputs, tmp_path / "expected", quiet=True, **options)
-    for n_blocks in (1, 2, 4, 7, 12):
+    for n_blocks in (1, 4, 7, 12):
         out = tmp_path / f"out{n_blocks}"
         assert not prepare_some(inputs, out, n_blocks, **options)
         prepare_in_blocks(900, inputs, out, **options)

@@ -16,13 +16,19 @@ from .text import PlainText
 
 
 def make_sources(
-    inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None = None, n_val: int = 0
+    inputs: Sequence[Input],
+    options: ReadOptions,
+    val_ratio: float | None = None,
+    n_val: int = 0,
+    val_at_end: bool = False,
 ) -> list[Source]:
     """Return a source for each input, in order; the first `n_val` are a corpus of their own, the validation split.
 
-    The first `val_ratio` of plain text is its validation split; with None that is decided elsewhere.
+    The first `val_ratio` of plain text is its validation split, or with `val_at_end` the last; with None that is
+    decided elsewhere.
 
-    Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column.
+    Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column; and for what
+    `val_at_end` is not for.
     """
     plain = [input for input in inputs if input.format == "text" and options.separator is None]
     if plain and len(plain) < len(inputs):
@@ -31,8 +37,10 @@ def make_sources(
             f"{plain[0].shown} is one long text, {other.shown} holds documents: they split differently",
             r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
         )
+    if val_at_end:
+        _check_has_end(inputs, is_plain=bool(plain))
     if plain:
-        return _plain_sources(inputs, options, val_ratio, n_val)
+        return _plain_sources(inputs, options, val_ratio, n_val, val_at_end)
     sources: list[Source] = []
     for number, input in enumerate(inputs):
         if input.format == "demo":
@@ -49,16 +57,35 @@ def make_sources(
     return sources
 
 
-def _plain_sources(inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None, n_val: int) -> list[Source]:
-    """The validation split is the first `val_ratio` of all bytes, which may end in any of the files."""
+def _plain_sources(
+    inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None, n_val: int, val_at_end: bool
+) -> list[Source]:
+    """The validation split is the first or last `val_ratio` of all bytes: it may end or begin in any file."""
     sources: list[Source] = []
-    remaining = math.ceil((val_ratio or 0) * sum(input.size for input in inputs))
-    has_text = False
+    total = sum(input.size for input in inputs)
+    n_val_bytes = math.ceil((val_ratio or 0) * total)
+    begin, end = (total - n_val_bytes, total) if val_at_end else (0, n_val_bytes)
+    start, has_text = 0, False
     for number, input in enumerate(inputs):
         has_text = has_text and number != n_val  # nothing stands before the first of train
         ratio = val_ratio if input.is_stream else None
-        val_bytes = min(remaining, input.size)
-        sources.append(PlainText(number, input, options, val_bytes, ratio, has_text))
-        remaining -= min(remaining, input.size)
+        val_bytes = max(min(end - start, input.size) - max(begin - start, 0), 0)
+        sources.append(PlainText(number, input, options, val_bytes, ratio, val_at_end, has_text))
+        start += input.size
         has_text = has_text or input.is_stream or input.size > 0
     return sources
+
+
+def _check_has_end(inputs: Sequence[Input], is_plain: bool) -> None:
+    """Raise `InputError` for inputs whose end cannot be the validation split."""
+    if not is_plain:
+        raise InputError(
+            f"{inputs[0].shown} holds documents, and --val-at end is for one long text",
+            "leave it out: documents are chosen from everywhere",
+        )
+    for input in inputs:
+        if input.is_stream:
+            raise InputError(
+                f"{input.shown}: how long its text is is not known before its end, and --val-at end needs it",
+                "save or unpack it to a file and name that, or leave --val-at out",
+            )

@@ -28,6 +28,8 @@ STREAM_HEAD_BYTES = 32 << 20
 class PlainText:
     """A whole file as one text: the first `val_bytes` of it, up to the next good cut, are the validation split.
 
+    With `val_at_end` all but the last `val_bytes`, up to the next good cut, are training, and the rest validation.
+
     Of a stream, whose length is not known, they are `val_ratio` of the first STREAM_HEAD_BYTES: decided once, at its
     start. Each block says where that is, for a run that is taken up later.
     """
@@ -37,6 +39,7 @@ class PlainText:
     options: ReadOptions
     val_bytes: int = 0
     val_ratio: float | None = None
+    val_at_end: bool = False
     joins: bool = False
     block_bytes: int = BLOCK_BYTES
     unit: str = ""
@@ -47,14 +50,16 @@ class PlainText:
             val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
             val_end = val_bytes if self.input.is_stream else 0
             rule = CUT_RULES[self.options.cuts]
+            first, then = ("train", "val") if self.val_at_end else ("val", "train")
+            n_first = self.input.size - val_bytes if self.val_at_end else val_bytes
             while True:
                 target = start + self.block_bytes
-                stop, is_hard = find_byte_cut(file, min(target, val_bytes) if start < val_bytes else target, rule)
-                if start < val_bytes < stop:
-                    stop, is_hard = find_byte_cut(file, val_bytes, rule)
+                stop, is_hard = find_byte_cut(file, min(target, n_first) if start < n_first else target, rule)
+                if start < n_first < stop:
+                    stop, is_hard = find_byte_cut(file, n_first, rule)
                 if stop <= start:
                     break
-                split = "val" if start < val_bytes else "train"
+                split = first if start < n_first else then
                 joins = self.joins and start == 0
                 yield replace(
                     file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard, val_end=val_end

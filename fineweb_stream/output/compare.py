@@ -131,17 +131,21 @@ def _differences(before: list[Input], now: list[Input], named: list[Input]) -> l
 
 
 def _val_would_move(record: Record, now: list[Input]) -> bool:
-    """Tell whether the end of val, a share of all bytes of plain text, is not behind the place that was reached."""
+    """Tell whether what is val, a share of all bytes of plain text, is another now and that concerns what was read."""
     settings = record.settings
     is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
     is_share = settings.get("val_tokens") is None and not settings["val_files"]
     if not (is_plain and is_share) or any(input.is_stream for input in now):
         return False
     sizes = [[input.size for input in inputs] for inputs in (record.inputs, now)]
-    if sum(sizes[0]) == sum(sizes[1]):
+    totals = [sum(each) for each in sizes]
+    if totals[0] == totals[1]:
         return False
     reached = sum(sizes[0][: record.state.input]) + record.state.offset
-    return bool(reached < math.ceil(settings["val_ratio"] * max(map(sum, sizes))))
+    n_val = [math.ceil(settings["val_ratio"] * total) for total in totals]
+    if settings["val_at"] == "end":
+        return bool(reached > min(total - n for total, n in zip(totals, n_val, strict=True)))
+    return bool(reached < max(n_val))
 
 
 def _describe(input: Input) -> str:

@@ -69,6 +69,12 @@ GPT2_SETTINGS = {
 }
 """What a manifest means that names no tokenizer: there was no other."""
 
+_FIRST_SETTINGS: dict[str, Any] = {
+    **{"layout": NANOGPT.name, "eot": "after", "shuffle": False, "val_files": 0, "val_at": "start"},
+    **GPT2_SETTINGS,
+}
+"""Settings that the first runs did not record, for they had no other."""
+
 
 @dataclass
 class State:
@@ -355,8 +361,7 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     fresh = Input("", "", 0, "")
     for input in inputs:
         _same_types(vars(input), vars(fresh))
-    first = {"layout": NANOGPT.name, "eot": "after", "shuffle": False, "val_files": 0, **GPT2_SETTINGS}
-    settings = first | content["settings"]  # the first runs had no other
+    settings = {**_FIRST_SETTINGS, **content["settings"]}
     if settings["layout"] not in LAYOUTS:
         raise ValueError(f"layout {settings['layout']!r}")
     if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:

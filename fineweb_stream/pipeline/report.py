@@ -124,6 +124,10 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
             f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on",
             "add text, or lower --val-ratio or --val-tokens",
         )
+    if not state.val_tokens:  # --val-at end, and no place to cut there
+        raise InputError(
+            f"{sources[-1].input.shown}: too little text: nothing went to val", "add text, or raise --val-ratio"
+        )
 
 
 def is_never_separated(state: State, sources: Sequence[Source]) -> bool:

@@ -16,6 +16,9 @@ from ..tokenizer.tokenizer import Tokenizer
 
 FORMATS = ("text", "jsonl", "parquet")
 
+VAL_PLACES = ("start", "end")
+"""Where the validation split of plain text may be."""
+
 DEFAULT_VAL_RATIO = 0.0005
 
 
@@ -75,6 +78,7 @@ class Settings:
     shuffle: bool = False
     tokenizer: Tokenizer = GPT2
     val_files: int = 0
+    val_at: str = "start"
 
     def __post_init__(self) -> None:
         if self.shard_tokens is None:
@@ -100,6 +104,14 @@ class Settings:
         layout = self.file_layout
         if self.eot not in EOT_PLACES:
             raise InputError(f"eot={self.eot!r}: no such place", ", ".join(EOT_PLACES))
+        if self.val_at not in VAL_PLACES:
+            raise InputError(f"val_at={self.val_at!r}: no such place", " or ".join(VAL_PLACES))
+        for name in ("val_tokens", "max_tokens"):
+            if self.val_at == "end" and getattr(self, name) is not None:
+                option = name.replace("_", "-")
+                raise InputError(
+                    f"--val-at end and --{option}: the end is a share of the whole text", f"leave out --{option}"
+                )
         for option, n in (("shard_tokens", self.shard_tokens), ("val_tokens", self.val_tokens or 0)):
             if n > layout.max_tokens:
                 raise InputError(
