@@ -30,6 +30,7 @@ from fineweb_stream.tokenizer.load import load_tokenizer
 from fineweb_stream.tokenizer.tokenizer import Tokenizer
 
 from .helpers import write_jsonl
+from .test_shuffle import DOCS, LIMITS, OPTIONS, Limits, limited
 
 TEXTS = [
     "wait!\nnext (hello)world foo(bar) it's HELLO'S 12345 67",
@@ -284,6 +285,25 @@ def test_many_ids_are_uint32_and_said(
     (out / "prepare.json").unlink()
     with pytest.raises(InputError, match=r"4 bytes each|uint32|GPT-2's ids end"):
         open_tokens(out), summarize(out)
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("name", ["wide", "bytes"])
+def test_shuffle(name: str, limits: Limits, tmp_path: Path, plugin: Callable[..., None]) -> None:
+    """Shuffled documents of any tokenizer are those that it has without --shuffle, each once, in the files' width."""
+    plugin("wide", small_ranks(1000), 70_000, WORD_PATTERNS["cl100k"][0])
+    write_jsonl(tmp_path / "c.jsonl", DOCS)
+    found = []
+    for is_shuffled in (False, True):
+        out = tmp_path / str(is_shuffled)
+        options = OPTIONS | {"shuffle": is_shuffled, "engine": "auto"}
+        with limited(limits):
+            prepare(tmp_path / "c.jsonl", out, tokenizer=name, quiet=True, index=True, keep_shards=True, **options)
+        assert open_tokens(out).dtype == np.dtype(load_tokenizer(name).dtype) and verify(out)
+        found.append([[document.tolist() for document in open_documents(out, split)] for split in ("val", "train")])
+    for plain, shuffled in zip(*found, strict=True):
+        assert plain != shuffled and sorted(plain) == sorted(shuffled)
+    assert sum(map(len, found[1])) == len(DOCS)
 
 
 @pytest.mark.parametrize("name", ["bytes", "chars"])
