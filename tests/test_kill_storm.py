@@ -54,11 +54,12 @@ def write_corpus(kind: str, folder: Path, n_documents: int) -> tuple[Path, list[
     rng = random.Random(kind)
     words = ["the quick", "brown", "fox's", "jumps,", "über", "漢字", "12", "lazy dogs;\n\n", "", "and", "   sleeps"]
     docs = [f"Document {i}: " + " ".join(rng.choices(words, k=rng.randint(1, 300))) for i in range(n_documents)]
-    if kind in ("jsonl", "npy"):
+    if kind in ("jsonl", "npy", "shuffled"):
         path = write_jsonl(folder / "c.jsonl", docs)
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join(line[:-9] + b"\n" if i % 31 == 7 else line for i, line in enumerate(lines)))
-        return path, ["--skip-bad", *(["--layout", "npy", "--keep-shards"] if kind == "npy" else [])]
+        options = {"npy": ["--layout", "npy", "--keep-shards"], "shuffled": ["--shuffle", "--keep-shards"]}
+        return path, ["--skip-bad", *options.get(kind, [])]
     if kind == "parquet":
         return write_parquet(folder / "c.parquet", docs, row_group_size=3), ["--keep-shards"]
     path = folder / "c.txt"
@@ -93,7 +94,7 @@ class Folder:
         if record := read_record(self.path):
             state = record.state
             names = ("input", "offset", "train_tokens", "val_tokens", "merged_shards")
-            status = ("encoding", "merging", "done").index(state.status)
+            status = ("encoding", "shuffling", "merging", "done").index(state.status)
             position = (status, len(state.shard_sha256), *(getattr(state, name) for name in names))
             assert position >= self._position, f"work done twice: from {self._position} back to {position}"
             self._position = position
@@ -279,7 +280,7 @@ def test_kill_storm(kind: str, quick_path: Path, capsys: pytest.CaptureFixture[s
         print(f"  {report['close']} less than 50 ms after another; at most {report['lost']} blocks done twice")
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "npy"])
+@pytest.mark.parametrize("kind", [*KINDS, "npy", "shuffled"])
 def test_kill_the_program(kind: str, tmp_path: Path) -> None:
     """The same for prepare.py as it is, killed at moments spread over its whole run."""
     path, options = write_corpus(kind, tmp_path, 3000)

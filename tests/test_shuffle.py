@@ -250,8 +250,8 @@ class Full(Dying):
 SMALL = [*DOCS[:200:5], "a long one " * 700]
 SMALL_LIMITS: dict[str, tuple[Limits, int]] = {
     "all at once": (LIMITS["all at once"], 3),
-    "three buckets": ((9000, 1000, 4000), 3),
-    "ranges, no buckets": ((9000, 1000, 4000), 1),
+    "three buckets": ((4000, 400, 1000), 3),
+    "ranges, no buckets": ((4000, 1000, 1000), 1),
 }
 
 
@@ -286,7 +286,7 @@ def test_killed_at_every_change(
     expected, finals = outputs(waiting / "expected"), outputs(waiting / "kept")
     options = read_record(waiting / "waiting").settings | {"engine": "tiktoken", "workers": 1, "quiet": True}  # type: ignore[union-attr]
     n_failed, positions = 0, set()
-    for n in itertools.count(1, 1 if failure is Dying else 4):
+    for n in itertools.count(1, 3):
         out, failing = tmp_path / str(n), failure(n)
         shutil.copytree(waiting / "waiting", out)
         with pytest.MonkeyPatch.context() as patch, limited(*SMALL_LIMITS[limits]):
