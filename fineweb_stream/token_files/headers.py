@@ -152,4 +152,5 @@ def _wider(ids: Ids) -> int:
     """
     if ids[::4].any() and not any(ids[first::4].any() for first in (1, 2, 3)):
         return 4 * int(ids.itemsize)
-    return 2 * int(ids.itemsize) if len(ids) and ids[::2].any() and ids[1::2].max() <= 3 else 0
+    low, high = (int(ids[first::2].max(initial=0)) for first in (0, 1))
+    return 2 * int(ids.itemsize) if (low and high == 0) or (low > 255 and high <= 3) else 0

@@ -145,7 +145,8 @@ class Gigatoken:
             self._free = [_Remembering(self._load())]
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise EngineError(
-                f"gigatoken does not load {tokenizer.name}: {error}", f"choose --engine {tokenizer.reference}"
+                f"gigatoken does not load {tokenizer.name}: {str(error).splitlines()[0]}",
+                f"choose --engine {tokenizer.reference}",
             ) from error
 
     def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
