@@ -141,7 +141,9 @@ def get_layout(name: str, id_bytes: int = 2) -> Layout:
     headers = {"llmc": _llmc_header, "npy": _npy_header}
     make_header = functools.partial(headers[name], id_bytes=id_bytes) if name in headers else layout.make_header
     max_tokens = layout.max_tokens * layout.id_bytes // id_bytes if name == "llmc" else layout.max_tokens
-    usage = layout.usage.replace("train_gpt2cu", "train_llama3cu")
+    usage = layout.usage
+    if name == "llmc":
+        usage = "python train_llama3.py --input_bin '{folder}/train_shard_*.bin' --input_val_bin '{folder}/val.bin'"
     return replace(layout, make_header=make_header, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)
 
 
