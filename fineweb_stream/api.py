@@ -29,7 +29,7 @@ from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
 from .pipeline.fits import check_fit, check_neighbours, fit_warnings
 from .pipeline.schedule import count_workers
-from .pipeline.settings import DEFAULT_VAL_RATIO, Settings
+from .pipeline.settings import DEFAULT_VAL_RATIO, Settings, layout_named
 from .remote import session
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
@@ -71,6 +71,7 @@ def prepare(
     max_tokens: int | None = None,
     keep_shards: bool = False,
     layout: str = NANOGPT.name,
+    names: str | None = None,
     fit: str | None = None,
     eot: str = "after",
     shuffle: bool = False,
@@ -110,6 +111,7 @@ def prepare(
 
     Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`), and `Interrupted` on a signal.
     """
+    layout = layout_named(layout, names)
     settings = Settings(
         val_ratio=val_ratio if val_ratio is not None else DEMO_VAL_RATIO if demo else DEFAULT_VAL_RATIO,
         val_tokens=val_tokens,
@@ -141,11 +143,11 @@ def prepare(
     if index and eot != "after":
         raise InputError(f"--index and --eot {eot}: an index says where documents end, by --eot after", "leave out one")
     check_neighbours(Path(out), LAYOUTS[layout])
-    names, folder = as_names(inputs), Path(out)
+    input_names, folder = as_names(inputs), Path(out)
     if os.path.isfile(folder):  # False for a name that is too long: that is said later
         raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
-    if demo and names:
-        raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")
+    if demo and input_names:
+        raise InputError(f"demo=True takes no inputs: {input_names[0]}", "it is a corpus itself: leave one out")
     with (
         contextlib.nullcontext() if quiet or has_listener() else printed(),
         cancel_on_signals() as cancel,
@@ -155,9 +157,9 @@ def prepare(
         if demo:
             found, n_val = [demo_input()], 0
         else:
-            found, n_val = _find(folder, val_names, names, format, overwrite)
+            found, n_val = _find(folder, val_names, input_names, format, overwrite)
         settings = replace(settings, val_files=n_val)
-        named = [*val_names, *names]
+        named = [*val_names, *input_names]
         if settings.separator and not any(file.format == "text" for file in found):
             log.warning("note: --separator is for text files, and no input is one")
         guard = MemoryGuard(memory)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .output.layouts import EOT_PLACES, LAYOUTS, NANOGPT
+from .output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT
 from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, VAL_PLACES, parse_separator
 from .remote.session import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
@@ -32,7 +32,6 @@ _DESCRIPTION = (
     "Text -> nanoGPT's train.bin and val.bin: GPT-2's ids, or others. The same command continues a stopped run."
 )
 _EXAMPLES = r"""examples:
-  prepare.py --demo                                     try it on text that Python carries
   prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
   prepare.py stories.txt --separator '<|endoftext|>'    documents in one text file
   python -m fineweb_stream inspect|decode --help        look at what came out"""
@@ -213,6 +212,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
     )
+    add("--names", choices=NAMES, metavar="S", help="fineweb: call llmc's files as llm.c's script does")
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
     add("--eot", choices=tuple(EOT_PLACES), default="after", metavar="E", help="end-of-text: after, before or both")
     add("--shuffle", action="store_true", help="documents in a random order, always the same for one --seed")
@@ -240,7 +240,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--engine",
         default="auto",
         metavar="E",
-        help="what encodes: tiktoken, gigatoken, or auto, the fastest that is there (default)",
+        help="what encodes: tiktoken, gigatoken, or auto, the fastest (default)",
     )
     add("--workers", type=_count, metavar="N", help="threads that encode (default: one for each CPU)")
     add(

@@ -68,15 +68,18 @@ def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: p
     options = ["--layout", layout, "--for", "4x256x2"]
     assert run(path, out, "--dry-run", *options) == 2
     refused = capsys.readouterr().err
-    assert re.search(r"val\.\w+ will have about [\d,]+ tokens; [\w.-]+ needs [\d,]+ or more \(--for 4x256x2\)", refused)
+    assert re.search(
+        r"val\w*\.\w+ will have about [\d,]+ tokens; [\w.-]+ needs [\d,]+ or more \(--for 4x256x2\)", refused
+    )
     assert run(path, out, "--layout", layout) == 0
     said = capsys.readouterr().out
-    assert re.search(r"(note|warning): val\.\w+ will have about", said) and re.search(r"warning: val\.\w+ has ", said)
+    val = LAYOUTS[layout].val_name
+    assert re.search(rf"(note|warning): {val} will have about", said) and f"warning: {val} has " in said
     with pytest.raises(Refused):
         READERS[layout](out, 4, 256, 2)
     advice = re.search(r"--val-tokens \d+", refused)
     assert advice and run(path, out, *options, *advice[0].split(), "--overwrite") == 0
-    assert "warning: val" not in capsys.readouterr().out
+    assert f"warning: {val}" not in capsys.readouterr().out
     READERS[layout](out, 4, 256, 2)
 
 
@@ -142,5 +145,5 @@ def test_neighbours_that_build_nanogpt_would_load(
 def test_shards_are_as_long_as_their_readers_own() -> None:
     """100M tokens for llm.c and build-nanogpt, 500M for nanoGPT; what is given counts."""
     lengths = {layout: Settings(layout=layout).shard_tokens for layout in LAYOUTS}
-    assert lengths == {"nanogpt": 500_000_000, "llmc": 100_000_000, "npy": 100_000_000}
+    assert lengths == {"nanogpt": 500_000_000, "llmc": 100_000_000, "npy": 100_000_000, "llmc-fineweb": 100_000_000}
     assert Settings(layout="llmc", shard_tokens=7).shard_tokens == 7

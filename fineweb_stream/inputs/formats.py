@@ -30,7 +30,8 @@ def suffixes(path: Path) -> tuple[str, str]:
 
 
 _OWN = re.compile(
-    r"(prepare(\.[a-z]+)?\.json|prepare\.[a-z]+\.jsonl|(train|val|train_shard_\d+)\.(bin|npy))(\.part)?"
+    r"(prepare(\.[a-z]+)?\.json|prepare\.[a-z]+\.jsonl|(train|val|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy))"
+    r"(\.part)?"
     r"|prepare\.(log|lock)"
 )
 _NO_CORPUS = re.compile(

@@ -38,8 +38,9 @@ class Layout:
     `make_header` turns a number of tokens into the `header_bytes` bytes that stand before them; `max_tokens` is how
     many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is `{name}`. Shards that
     are not merged are the result. `reader` reads them, in steps of `default_batch` (sequences, tokens of each,
-    processes) when it is told nothing; `shard_tokens` is how long its own scripts make shards. `stems` are what
-    the names of shards and of val begin with. What `is_spool` only waits for its turn, and never gets a final name.
+    processes) when it is told nothing; `shard_tokens` is how long its own scripts make shards. `stems` are what the
+    names of shards and of val begin with; shards have numbers of at least `n_digits` digits, from `first_number` on.
+    What `is_spool` only waits for its turn, and never gets a final name.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Layout:
     default_batch: tuple[int, int, int]
     shard_tokens: int
     stems: tuple[str, str] = ("train_shard_", "val")
+    n_digits: int = 4
+    first_number: int = 0
     is_spool: bool = False
     id_bytes: int = 2
 
@@ -68,7 +71,17 @@ class Layout:
 
     def shard_name(self, number: int) -> str:
         """The final name of a shard."""
-        return f"{self.stems[0]}{number:04d}{self.suffix}"
+        return f"{self.stems[0]}{number + self.first_number:0{self.n_digits}d}{self.suffix}"
+
+    def shard_number(self, name: str) -> int | None:
+        """Which shard has a name; None where it is no shard's.
+
+        >>> [LAYOUTS["llmc"].shard_number(name) for name in ("train_shard_0007.bin", "train_shard_0007.npy", "val.bin")]
+        [7, None, None]
+        """
+        digits = name.removeprefix(self.stems[0]).removesuffix(self.suffix)
+        number = int(digits) - self.first_number if digits.isascii() and digits.isdecimal() else -1
+        return number if number >= 0 and self.shard_name(number) == name else None
 
     def n_bytes(self, n_tokens: int) -> int:
         """The size of a file of so many tokens."""
@@ -113,6 +126,16 @@ LLMC = Layout(
     (4, 1024, 1),
     100_000_000,
 )
+FINEWEB = replace(
+    LLMC,
+    name="llmc-fineweb",
+    usage="./train_gpt2cu -i '{folder}/fineweb_train_*.bin' -j '{folder}/fineweb_val_*.bin'",
+    stems=("fineweb_train_", "fineweb_val_000000"),
+    n_digits=6,
+    first_number=1,  # val is number 0
+)
+"""What llm.c's `fineweb.py` calls its files, and modded-nanogpt looks for."""
+
 NPY = Layout(
     "npy",
     ".npy",
@@ -126,7 +149,10 @@ NPY = Layout(
     100_000_000,
 )
 
-LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY)}
+LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY, FINEWEB)}
+
+NAMES = ("fineweb",)
+"""What the files of a layout may be called instead: `--layout llmc --names fineweb` is the layout `llmc-fineweb`."""
 
 
 def get_layout(name: str, id_bytes: int = 2) -> Layout:
@@ -138,12 +164,14 @@ def get_layout(name: str, id_bytes: int = 2) -> Layout:
     layout = LAYOUTS[name]
     if id_bytes == layout.id_bytes:
         return layout
-    headers = {"llmc": _llmc_header, "npy": _npy_header}
-    make_header = functools.partial(headers[name], id_bytes=id_bytes) if name in headers else layout.make_header
-    max_tokens = layout.max_tokens * layout.id_bytes // id_bytes if name == "llmc" else layout.max_tokens
-    usage = layout.usage
-    if name == "llmc":
-        usage = "python train_llama3.py --input_bin '{folder}/train_shard_*.bin' --input_val_bin '{folder}/val.bin'"
+    make_header, max_tokens, usage = layout.make_header, layout.max_tokens, layout.usage
+    if layout.reader == LLMC.reader:
+        make_header = functools.partial(_llmc_header, id_bytes=id_bytes)
+        max_tokens = max_tokens * layout.id_bytes // id_bytes
+        train, val = f"{layout.stems[0]}*{layout.suffix}", layout.val_name
+        usage = f"python train_llama3.py --input_bin '{{folder}}/{train}' --input_val_bin '{{folder}}/{val}'"
+    elif layout.suffix == ".npy":
+        make_header = functools.partial(_npy_header, id_bytes=id_bytes)
     return replace(layout, make_header=make_header, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)
 
 
@@ -159,5 +187,7 @@ def spool_of(layout: Layout) -> Layout:
         header_bytes=0,
         make_header=_no_header,
         stems=("prepare.spool_", "prepare.spool"),
+        n_digits=4,
+        first_number=0,
         is_spool=True,
     )

@@ -82,7 +82,7 @@ def check_fit(
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
     return notes + (
         _modded_notes(train, val * (1 + spread), settings, has_documents)
-        if layout is LLMC and settings.file_layout is LLMC
+        if layout.reader == LLMC.reader and settings.file_layout.id_bytes == LLMC.id_bytes
         else []
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..output.layouts import EOT_PLACES, LAYOUTS, NANOGPT, Layout, get_layout
+from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, Layout, get_layout
 from ..support.errors import InputError
 from ..support.model import ReadOptions
 from ..support.units import parse_share, parse_size
@@ -20,6 +20,22 @@ VAL_PLACES = ("start", "end")
 """Where the validation split of plain text may be."""
 
 DEFAULT_VAL_RATIO = 0.0005
+
+
+def layout_named(layout: str, names: str | None) -> str:
+    """Return the layout that is another one with other names.
+
+    >>> layout_named("llmc", "fineweb"), layout_named("npy", None)
+    ('llmc-fineweb', 'npy')
+
+    Raises `InputError` for names that it does not have.
+    """
+    named = layout if names is None else f"{layout}-{names}"
+    if names is not None and named not in LAYOUTS:
+        raise InputError(
+            f"names={names!r}: the layout {layout!r} has no such names", f"try --layout llmc --names {NAMES[0]}"
+        )
+    return named
 
 
 def parse_separator(text: str) -> str:

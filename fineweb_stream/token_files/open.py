@@ -6,7 +6,6 @@ The manifest beside them says whose ids they are, and so how wide; without one t
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,8 @@ def open_tokens(
     Several shards are `Tokens`: indexed and sliced as one array, and all else refused.
 
     Of a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all its
-    `train_shard_NNNN.bin` in order, so that training can start before they are merged; or `val.npy` and the `.npy`
-    shards. `split` says nothing of a file. Headers of llm.c and NumPy are known by what they hold, not by the name.
+    `train_shard_NNNN.bin` in order, so that training can start before they are merged; or what another layout calls
+    them. `split` says nothing of a file. Headers of llm.c and NumPy are known by what they hold, not by the name.
 
     Raises `InputError` for what is missing, not finished, empty, cut, a shard short, or no token file: text, say.
     """
@@ -73,8 +72,7 @@ def _find_shards(folder: Path) -> list[Path]:
     """Return the paths of all shards, in order."""
     names = [path.name for path in folder.iterdir()]
     for layout in LAYOUTS.values():
-        matches = (re.fullmatch(rf"train_shard_(\d{{4,}})\{layout.suffix}", name) for name in names)
-        if numbers := {int(match.group(1)) for match in matches if match}:
+        if numbers := {number for name in names if (number := layout.shard_number(name)) is not None}:
             break
     else:
         raise _no_train(folder)

@@ -65,7 +65,8 @@ def _read_llmc_shard(path: Path) -> tuple[np.ndarray, int]:
 
 def read_llmc(folder: Path, batch: int, block: int, ranks: int) -> None:
     """All shards of both patterns are looked at before the first step."""
-    for pattern in ("train_shard_*.bin", "val.bin"):
+    is_fineweb = bool(list(folder.glob("fineweb_*.bin")))
+    for pattern in ("fineweb_train_*.bin", "fineweb_val_*.bin") if is_fineweb else ("train_shard_*.bin", "val.bin"):
         paths = sorted(folder.glob(pattern))
         need(paths, f"no files found matching the pattern: {pattern}")
         for path in paths:
@@ -76,9 +77,9 @@ def read_llmc(folder: Path, batch: int, block: int, ranks: int) -> None:
 
 def read_modded_nanogpt(folder: Path, batch: int, block: int, ranks: int) -> None:
     """llm.c's header; val of a fixed size; windows begin at end-of-text ids; the next shard is read ahead."""
-    val = [_read_llmc_shard(path)[0] for path in sorted(folder.glob("val.bin"))]
+    val = [_read_llmc_shard(path)[0] for path in sorted(folder.glob("*val*.bin"))]
     need(sum(map(len, val)) >= MODDED_VAL_TOKENS, "val is too short")
-    paths = sorted(folder.glob("train_shard_*.bin"))
+    paths = sorted(folder.glob("*train_*.bin"))
     need(len(paths) >= 2, "one shard, and the next is read ahead")
     for path in paths:
         tokens, _ = _read_llmc_shard(path)
@@ -89,5 +90,6 @@ READERS: dict[str, Callable[[Path, int, int, int], None]] = {
     "nanogpt": read_nanogpt,
     "npy": read_build_nanogpt,
     "llmc": read_llmc,
+    "llmc-fineweb": read_llmc,
     "modded-nanogpt": read_modded_nanogpt,
 }
