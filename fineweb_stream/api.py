@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,15 +17,16 @@ from .cluster.needs import find_needs
 from .inputs.blocks import Source
 from .inputs.demo import demo_input
 from .inputs.discover import as_names, find_inputs, leave_out
-from .inputs.sources import make_sources
+from .inputs.sources import check_first, find_without_text, make_sources
 from .inputs.storage import place_hash
 from .memory.guard import MemoryGuard
 from .output import files
+from .output.compare import names_of
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
-from .output.manifest import DONE, MERGING, Record
+from .output.manifest import DONE, ENCODING, MERGING, Record
 from .output.meta import META_NAME
-from .output.resume import open_record, recorded_inputs, reopen, wants_more
+from .output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen, wants_more
 from .pipeline import report
 from .pipeline.budget import MemoryPlan, plan_memory
 from .pipeline.fits import check_fit, check_neighbours, fit_warnings
@@ -34,7 +36,7 @@ from .remote import session
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, log, printed
-from .support.model import Input
+from .support.model import Input, ReadOptions, join_names
 from .support.waiting import until
 from .tokenizer.gpt2 import GPT2
 from .tokenizer.load import load_tokenizer
@@ -177,9 +179,11 @@ def prepare(
         network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
         network.is_streaming = is_local
         with _engine_loading(plan.engine, settings.tokenizer):
-            sources = make_sources(
-                found, settings.read_options(plan.max_document_bytes), settings.val_share, n_val, val_at == "end"
-            )
+            options = settings.read_options(plan.max_document_bytes)
+            earlier = "" if overwrite else earlier_names(folder)
+            columns = join_names(text_column, earlier) if earlier else text_column
+            sources = _sources(found, dataclasses.replace(options, text_column=columns), settings)
+            check_first(sources)
             if settings.shuffle:
                 _check_documents(sources)
             cancel.check()
@@ -191,6 +195,7 @@ def prepare(
                 record = open_record(
                     folder, settings, found, named, overwrite=overwrite, dry_run=True, place_hash=place_hash
                 )
+                sources = _make_sources(found, options, settings, record, cancel)
                 estimated = _say_plan(record, settings, sources, plan, folder, cancel, is_strict=True)
                 for line in link_lines(measure_link(sources)):
                     log.info(line)
@@ -199,6 +204,7 @@ def prepare(
                 folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
                 record = open_record(folder, settings, found, named, overwrite=overwrite, place_hash=place_hash)
+                sources = _make_sources(found, options, settings, record, cancel, is_kept=True)
                 if record.state.status == MERGING and wants_more(record, settings):
                     from .pipeline.run import Run
 
@@ -250,6 +256,33 @@ def _find(
     found = find(val, True) if val else []
     others = find(names, False)
     return [*found, *(leave_out(others, found) if found else others)], len(found)
+
+
+def _sources(found: Sequence[Input], options: ReadOptions, settings: Settings) -> list[Source]:
+    return make_sources(found, options, settings.val_share, settings.val_files, settings.val_at == "end")
+
+
+def _make_sources(
+    found: Sequence[Input],
+    options: ReadOptions,
+    settings: Settings,
+    record: Record,
+    cancel: Cancel,
+    is_kept: bool = False,
+) -> list[Source]:
+    """Return the sources of a run, by the names of columns that count in it.
+
+    Raises `InputError` for a file ahead that has none of them; with `is_kept` that is kept on record.
+    """
+    options = dataclasses.replace(options, text_column=names_of(record))
+    sources = _sources(found, options, settings)
+    is_done = record.state.status != ENCODING and not wants_more(record, settings)
+    error = None if is_done else find_without_text(sources[record.state.input :], cancel)
+    if error:
+        if is_kept:
+            keep_names(record)
+        raise error
+    return sources
 
 
 def _index(folder: Path, record: Record, is_asked: bool, cancel: Cancel) -> None:

@@ -226,7 +226,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="F",
         help="what the inputs are: text, jsonl or parquet, whatever their names",
     )
-    add("--text-column", default="text", metavar="C", help="field of jsonl, column of parquet (default: text)")
+    add(
+        "--text-column",
+        default="text",
+        metavar="C",
+        help="field of jsonl, column of parquet (default: text); of text,content the first that is there",
+    )
     add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")
     add(
         "--errors",

@@ -135,7 +135,7 @@ def test_arrow_reads_the_lines_that_most_files_have(monkeypatch) -> None:
     lines = b"\n".join(
         b'{"x": [1, {"y": null}], "text": "a \\u00e9 \\ud83d\\ude00 ' + b"z" * i + b'"}' for i in range(999)
     )
-    batch = arrow_lines.read_plain_lines(lines, "text", 7)
+    batch = arrow_lines.read_plain_lines(lines, ["text"], 7)
     assert batch is not None
     assert (batch.n_records, batch.n_bytes, batch.texts[2]) == (999, 7, "a é 😀 zz")
 
@@ -198,6 +198,6 @@ def test_any_column_of_text_is_the_same_batch(kind: str) -> None:
         for stop in range(start, len(rows) + 1):
             pieces = [whole.slice(start, stop - start), whole.slice(0, start)]
             for chunks in ([], pieces[:1], pieces):
-                batch = read_column(pa.chunked_array(chunks, to), ReadOptions())
+                batch = read_column(pa.chunked_array(chunks, to), "text", ReadOptions())
                 assert batch.texts == [text for chunk in chunks for text in chunk.to_pylist()]
                 assert batch.n_records == len(batch.texts)

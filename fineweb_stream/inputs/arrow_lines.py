@@ -1,8 +1,8 @@
 """Lines of JSON -> a batch by Arrow, outside the GIL, where every line is surely what `json.loads` says it is.
 
-Arrow's reader (RapidJSON) is strict, but sees a stream of objects, not lines, and looks at nothing but the field that
-is asked for. So all of it must be UTF-8, each line must begin with `{` and end with `}`, there must be as many objects
-as lines, and each must have the field, as text. Whatever is not so is for the exact parser: blank lines, arrays,
+Arrow's reader (RapidJSON) is strict, but sees a stream of objects, not lines, and looks at nothing but the fields that
+are asked for. So all of it must be UTF-8, each line must begin with `{` and end with `}`, there must be as many objects
+as lines, and each must have one of them, as text. Whatever is not so is for the exact parser: blank lines, arrays,
 `NaN`, fields given twice, halves of surrogate pairs, lines that cannot be used.
 """
 
@@ -28,20 +28,22 @@ _MAX_BYTES = 1 << 30  # Arrow counts a block in 32 bits
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 
 
-def read_plain_lines(data: bytes, column: str, n_bytes: int) -> Batch | None:
+def read_plain_lines(data: bytes, columns: list[str], n_bytes: int) -> Batch | None:
     """Return the texts of lines that stand for themselves; None where another parser must look at them.
 
     >>> import gigatoken  # Arrow goes with it
-    >>> batch = read_plain_lines(b'{"text": "one"}\\n{"n": 1, "text": "zw\\\\u00f6lf"}\\n' * 9000, "text", 0)
+    >>> batch = read_plain_lines(b'{"text": "one"}\\n{"n": 1, "text": "zw\\\\u00f6lf"}\\n' * 9000, ["text"], 0)
     >>> batch.texts[:2], len(batch.ends)
     (['one', 'zwölf'], 18000)
-    >>> read_plain_lines(b'{"text": 1}\\n' * 30000, "text", 0) is None
+    >>> read_plain_lines(b'{"text": 1}\\n' * 30000, ["text"], 0) is None
     True
     """
     if not (data.startswith(b"{") and MIN_BYTES <= len(data) < _MAX_BYTES and _is_worth_it()):
         return None
+    if len(columns) > 1 and any("." in name for name in columns):  # what is in objects is not seen here
+        return None
     n_lines = _count_objects(data)
-    array = _parse(data, column) if n_lines else None
+    array = _parse(data, columns) if n_lines else None
     if array is None or len(array) != n_lines or array.null_count:
         return None
     return batch_of_array(array, n_bytes)
@@ -71,11 +73,12 @@ def _count_objects(data: bytes) -> int:
     return len(newlines) if (array[starts] == _OPEN).all() and (last == _CLOSE).all() else 0
 
 
-def _parse(data: bytes, column: str) -> pa.LargeStringArray | None:
+def _parse(data: bytes, columns: list[str]) -> pa.LargeStringArray | None:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.json
 
-    schema = pa.schema([(column, pa.large_string())])
+    schema = pa.schema([(name, pa.large_string()) for name in columns])
     try:
         _as_text(data).validate(full=True)
         table = pyarrow.json.read_json(
@@ -83,7 +86,8 @@ def _parse(data: bytes, column: str) -> pa.LargeStringArray | None:
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-        array = table.column(0).combine_chunks()
+        column = table.column(0) if len(columns) == 1 else pc.coalesce(*map(table.column, columns))
+        array = column.combine_chunks()
         array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
         array.validate(full=True)
     except pa.ArrowException:

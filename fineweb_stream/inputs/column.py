@@ -37,6 +37,33 @@ def _find(fields: list[pa.Field], name: str, is_struct: Callable[[pa.DataType], 
     return None
 
 
+class NoTextError(Exception):
+    """A file has no column of text of the names that were given: what is wrong, and columns that have text."""
+
+    def __init__(self, message: str, columns: list[str]) -> None:
+        super().__init__(message, columns)
+        self.message, self.columns = message, columns
+
+
+def choose_column(schema: pa.Schema, leaves: list[str], names: list[str]) -> list[pa.Field]:
+    """Return the fields that lead to the first of the named columns that is there as text; `NoTextError` for none."""
+    found = [(name, fields) for name in names if (fields := find_field(schema, name))]
+    for name, fields in found:
+        if is_text(fields[-1].type) and schema.names.count(name) < 2:
+            return fields
+    every = {leaf: find_field(schema, leaf) for leaf in dict.fromkeys([*schema.names, *leaves])}
+    columns = [leaf for leaf, fields in every.items() if fields and is_text(fields[-1].type)]
+    columns = [leaf for leaf in columns if schema.names.count(leaf) < 2]
+    if not found:
+        there = ", ".join(leaf for leaf, fields in every.items() if fields)
+        wanted = " or ".join(map(repr, names[1:] or names))
+        raise NoTextError(f"no column {wanted}; the columns are: {there}", columns)
+    name, fields = found[0]
+    if schema.names.count(name) > 1:
+        raise NoTextError(f"{schema.names.count(name)} columns are called {name!r}", columns)
+    raise NoTextError(f"the column {name!r} is {fields[-1].type}, not text", columns)
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a type holds texts: strings, or bytes, as some writers have them; each may be a dictionary's."""
     import pyarrow.types as types
@@ -73,7 +100,7 @@ def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
     return column
 
 
-def read_column(column: pa.ChunkedArray, options: ReadOptions) -> Batch:
+def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Batch:
     """Turn a column into a batch: without a copy where it is one array, and outside the GIL.
 
     Raises `RecordError` for a null and for invalid UTF-8, unless `options` says otherwise.
@@ -88,8 +115,8 @@ def read_column(column: pa.ChunkedArray, options: ReadOptions) -> Batch:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        return _read_each(array, n_bytes, options)
-    return _read_each(array, n_bytes, options) if array.null_count else batch_of_array(array, n_bytes)
+        return _read_each(array, n_bytes, name, options)
+    return _read_each(array, n_bytes, name, options) if array.null_count else batch_of_array(array, n_bytes)
 
 
 def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:
@@ -102,7 +129,7 @@ def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:
     return Batch(memoryview(data)[start:stop], places[1:] - start, n_bytes, len(array), Changes())
 
 
-def _read_each(array: pa.LargeStringArray, n_bytes: int, options: ReadOptions) -> Batch:
+def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: ReadOptions) -> Batch:
     """Read row by row as `options` says."""
     import pyarrow as pa
 
@@ -110,7 +137,7 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, options: ReadOptions) -
     changes = Changes()
     for i, data in enumerate(array.cast(pa.large_binary()).to_pylist()):
         if data is None:
-            message = f"the column {options.text_column!r} is null, not text"
+            message = f"the column {name!r} is null, not text"
             if not options.skip_bad:
                 raise RecordError(i, None, message, "skip such rows with --skip-bad")
             changes.append(Change(i, None, "skipped", message))

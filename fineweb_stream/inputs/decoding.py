@@ -36,7 +36,7 @@ def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, C
 
     >>> text, changes = decode(b"caf\\xe9", "replace", byte=100)
     >>> text, list(changes)
-    ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte of invalid UTF-8: e9')])
+    ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte of invalid UTF-8: e9', n=1)])
 
     Raises `RecordError` for such bytes when `errors` is "strict".
     """

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..support.errors import RecordError
-from ..support.model import Change, Changes, Input, ReadOptions
+from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from .arrow_lines import read_plain_lines
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
 from .decoding import BOM, decode
 from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
+
+MAX_NAMED = 30
+"""How many fields of a line an error names: a line may have thousands."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
     if byte == 0:
         data = data.removeprefix(BOM)
         byte = n_bytes - len(data)
-    if batch := read_plain_lines(data, options.text_column, n_bytes):
+    if batch := read_plain_lines(data, options.text_columns, n_bytes):
         return batch
     return _read_each(data, byte, n_bytes, options)
 
@@ -101,21 +104,37 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
 def _read_line(
     parse: Callable[[bytes], Any], line: bytes, byte: int, record: int, options: ReadOptions
 ) -> tuple[str, Changes]:
+    names = options.text_columns
     try:
-        text = find_value(parse(line), options.text_column)
-        if isinstance(text, str):
+        value = parse(line)
+        if (text := find_text(value, names)) is not None:
             return text, Changes()
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         pass  # the slow way finds out whether it is wrong, and how
     decoded, changes = decode(line, options.errors, byte, record)
     value = _parse_exactly(decoded, byte, record)
     try:
-        text = find_value(value, options.text_column)
-    except (KeyError, TypeError):
+        text = find_text(value, names)
+    except TypeError:
         text = None
-    if isinstance(text, str):
+    if text is not None:
         return text, changes
-    raise _no_text(value, byte, record, options.text_column)
+    raise _no_text(value, byte, record, options)
+
+
+def find_text(record: Any, names: list[str]) -> str | None:
+    """Return the first of the named fields that holds a text; None where none does.
+
+    >>> find_text({"text": None, "body": "one"}, ["text", "body"])
+    'one'
+
+    Raises `TypeError` for what is no object.
+    """
+    for name in names:
+        with contextlib.suppress(KeyError):
+            if isinstance(value := find_value(record, name), str):
+                return value
+    return None
 
 
 def find_value(record: Any, name: str) -> Any:
@@ -153,7 +172,7 @@ def _parse_exactly(line: str, byte: int, record: int) -> Any:
         raise RecordError(record, byte, f"not JSON ({detail}): {_excerpt(line)}", hint) from None
 
 
-def _no_text(value: Any, byte: int, record: int, column: str) -> RecordError:
+def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> RecordError:
     """Say why a parsed line holds no text."""
     skip = "skip such lines with --skip-bad"
     if isinstance(value, list):
@@ -162,18 +181,20 @@ def _no_text(value: Any, byte: int, record: int, column: str) -> RecordError:
         )
     if not isinstance(value, dict):
         return RecordError(record, byte, f"not a JSON object: {_excerpt(json.dumps(value))}", skip)
-    try:
-        found = find_value(value, column)
-    except KeyError:
-        inner = (f"{name}.{key}" for name, part in value.items() if isinstance(part, dict) for key in part)
-        fields = ", ".join([*map(str, value), *inner]) or "none"
-        return RecordError(
-            record, byte, f"no field {column!r}; the fields are: {fields}", f"--text-column NAME; {skip}"
-        )
-    kind = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list"}.get(
-        type(found), "an object"
-    )
-    return RecordError(record, byte, f"the field {column!r} is {kind}, not text", f"--text-column NAME; {skip}")
+    inner = {f"{name}.{key}": v for name, part in value.items() if isinstance(part, dict) for key, v in part.items()}
+    every, names = value | inner, options.text_columns
+    texts = [name for name, found in every.items() if isinstance(found, str)]
+    hint = f"{name_hint(options.text_column, texts[:MAX_NAMED], 'fields of text', byte == record == 0)}; {skip}"
+    for name in names:
+        with contextlib.suppress(KeyError, TypeError):
+            found = find_value(value, name)
+            kind = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list"}.get(
+                type(found), "an object"
+            )
+            return RecordError(record, byte, f"the field {name!r} is {kind}, not text", hint)
+    wanted = " or ".join(map(repr, names[1:] or names))
+    there = ", ".join([*every][:MAX_NAMED]) or "none"
+    return RecordError(record, byte, f"no field {wanted}; the fields are: {there}", hint)
 
 
 def _excerpt(line: str) -> str:

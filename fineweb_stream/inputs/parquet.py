@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ..support.errors import InputError, MemoryLimitError
-from ..support.model import Input, ReadOptions
+from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from ..support.units import format_size
-from .blocks import BLOCK_BYTES, Batch, Block
-from .column import find_field, is_text, read_column, take_text
+from .blocks import BLOCK_BYTES, Batch, Block, batch_of
+from .column import NoTextError, choose_column, read_column, take_text
 from .parquet_pages import decoded_bytes, largest_page
 from .storage import SAMPLE_BYTES, open_file
 
@@ -59,8 +59,11 @@ class Parquet:
     unit: str = "row"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield runs of row groups, or batches of rows of a large one."""
+        """Yield runs of row groups, or batches of rows of a large one; one that carries why where all are skipped."""
         metadata, sizes = _metadata(self.input), _text_sizes(self)
+        if start < metadata.num_rows and (reason := _why_skipped(self)):
+            yield self._block(metadata, start, metadata.num_rows, 0, reason)
+            return
         first_row = n_bytes = run_start = 0
         run_groups = 0
         for i in range(metadata.num_row_groups):
@@ -87,18 +90,25 @@ class Parquet:
 
     def read(self, block: Block) -> Batch:
         """Read the block's rows, or take the ones that it carries."""
+        if isinstance(block.data, str):
+            n_rows = block.stop - block.start
+            change = Change(0, None, "skipped", f"all {n_rows:,} rows: {block.data}", n_rows)
+            return batch_of([], 0, n_rows, Changes([change]))
         if block.data is not None and not isinstance(block.data, Chunks):
-            return read_column(block.data, self.options)
+            return read_column(block.data, _column(_metadata(self.input), self)[0], self.options)
         chunks = block.data or find_chunks(self, block)
+        name, _ = _column(chunks.metadata, self)
         with chunks.open(self.input) as file, _damage_named(self.input, block.start, block.stop):
             parquet = _open(file, chunks.metadata)
-            table = parquet.read_row_groups(chunks.groups, [self.options.text_column], use_threads=False)
+            table = parquet.read_row_groups(chunks.groups, [name], use_threads=False)
         _check_rows(self.input, block.start, block.stop, len(table))
-        return read_column(take_text(table, self.options.text_column), self.options)
+        return read_column(take_text(table, name), name, self.options)
 
     def sample(self, n: int) -> list[Block]:
         """Return the first rows of row groups spread over the file."""
         metadata, first_rows = _metadata(self.input), _first_rows(self.input)
+        if _why_skipped(self):
+            return []
         n = min(n, 16)  # each takes a page or so of decoding
         groups = sorted({len(first_rows) * i // n for i in range(n)}) if first_rows else []
         small = replace(self, block_bytes=SAMPLE_BYTES)
@@ -131,7 +141,8 @@ class Parquet:
         import pyarrow as pa
 
         info = metadata.row_group(group)
-        chunk = info.column(_column_index(metadata, self))
+        name, column = _column(metadata, self)
+        chunk = info.column(column)
         mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
         stop = first_row + info.num_rows
         with open_file(self.input) as file, _damage_named(self.input, start, stop):
@@ -144,13 +155,13 @@ class Parquet:
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
                 batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
                 row_groups=[group],
-                columns=[self.options.text_column],
+                columns=[name],
                 use_threads=False,
             )
             held: list[pa.Array] = []
             n_bytes = 0
             held_row = row = first_row
-            texts = (take_text(batch, self.options.text_column) for batch in batches)
+            texts = (take_text(batch, name) for batch in batches)
             for rows in _iter_rows(texts, self.block_bytes):
                 if row + len(rows) > start:
                     rows = rows.slice(max(start - row, 0))
@@ -242,7 +253,7 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
     """Return which bytes of the file a block needs; columns of text that are near one another make one range."""
     metadata, first_rows = _metadata(source.input), _first_rows(source.input)
     groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
-    column = _column_index(metadata, source)
+    _, column = _column(metadata, source)
     ranges: list[tuple[int, int]] = []
     for group in groups:
         start, stop = _byte_range(metadata.row_group(group).column(column))
@@ -257,7 +268,9 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
 def text_share(source: Parquet) -> float:
     """Return which part of the file its text column is: the rest is not read."""
     metadata = _metadata(source.input)
-    column = _column_index(metadata, source)
+    if _why_skipped(source):
+        return 0.0
+    _, column = _column(metadata, source)
     groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
     n_bytes = sum(int(group.column(column).total_compressed_size) for group in groups)
     return n_bytes / max(source.input.size, 1)
@@ -292,8 +305,23 @@ def _iter_rows(columns: Iterable[pa.Array], max_bytes: int) -> Iterator[pa.Array
 
 
 def check_parquet(source: Parquet) -> None:
-    """Raise `InputError` unless the file is parquet and has the text column as text."""
-    _column_index(_metadata(source.input), source)
+    """Raise `InputError` unless the file is parquet and has the text column as text, or may be skipped."""
+    metadata = _metadata(source.input)
+    if not source.options.skip_bad:
+        _column(metadata, source)
+
+
+def find_column_error(source: Parquet) -> InputError | None:
+    """Return what is wrong with the text column of a file, None where the file itself cannot be read."""
+    try:
+        metadata = _metadata(source.input)
+    except InputError:
+        return None
+    try:
+        _column(metadata, source)
+    except InputError as error:
+        return error
+    return None
 
 
 def _open(file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
@@ -324,32 +352,37 @@ def _metadata(input: Input) -> pq.FileMetaData:
             ) from None
 
 
-def _column_index(metadata: pq.FileMetaData, source: Parquet) -> int:
-    """Return which physical column holds the texts."""
-    name, path = source.options.text_column, source.input.shown
-    schema = metadata.schema.to_arrow_schema()
-    if schema.names.count(name) > 1:
-        raise InputError(f"{path}: {schema.names.count(name)} columns are called {name!r}", "--text-column NAME")
+def _column(metadata: pq.FileMetaData, source: Parquet) -> tuple[str, int]:
+    """Return the name of the column of texts, and which physical column it is."""
     leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema))]
-    found = find_field(schema, name)
-    if found is None:
-        columns = [*schema.names, *(leaf for leaf in leaves if "." in leaf and find_field(schema, leaf))]
-        raise InputError(f"{path}: no column {name!r}; the columns are: {', '.join(columns)}", "--text-column NAME")
-    if not is_text(found[-1].type):
-        fields = {leaf: find_field(schema, leaf) for leaf in [*schema.names, *leaves]}
-        columns = [leaf for leaf, field in fields.items() if field and is_text(field[-1].type)]
+    try:
+        fields = choose_column(metadata.schema.to_arrow_schema(), leaves, source.options.text_columns)
+    except NoTextError as error:
+        hint = name_hint(source.options.text_column, error.columns, "columns of text", source.number == 0)
         raise InputError(
-            f"{path}: the column {name!r} is {found[-1].type}, not text",
-            f"--text-column NAME; columns of text: {', '.join(columns) or 'none'}",
-        )
-    return leaves.index(".".join(field.name for field in found))
+            f"{source.input.shown}: {error.message}", f"{hint}; or skip the rows of such files with --skip-bad"
+        ) from None
+    name = ".".join(field.name for field in fields)
+    return name, leaves.index(name)
+
+
+def _why_skipped(source: Parquet) -> str:
+    """Return why a file without its column is passed over; "" where it is read."""
+    if source.options.skip_bad:
+        try:
+            _column(_metadata(source.input), source)
+        except InputError as error:
+            return error.message.removeprefix(f"{source.input.shown}: ")
+    return ""
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
     metadata = _metadata(source.input)
-    column = _column_index(metadata, source)
+    if _why_skipped(source):
+        return [0] * metadata.num_row_groups
+    _, column = _column(metadata, source)
     if source.input.is_remote:  # a request for each row group would cost more than it tells
         return [metadata.row_group(i).column(column).total_uncompressed_size for i in range(metadata.num_row_groups)]
     with open_file(source.input) as file:

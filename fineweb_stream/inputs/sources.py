@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
+from ..support.cancel import Cancel
 from ..support.errors import InputError
 from ..support.model import Input, ReadOptions
 from .blocks import Source
 from .demo import Demo
 from .jsonl import JsonLines
-from .parquet import Parquet, check_parquet
+from .parquet import Parquet, check_parquet, find_column_error
 from .separated import SeparatedText
 from .text import PlainText
+
+FOOTER_SECONDS = 5.0
+"""How long the footers of parquet files are looked at before a run: some 2,000 files."""
 
 
 def make_sources(
@@ -27,8 +32,7 @@ def make_sources(
     The first `val_ratio` of plain text is its validation split, or with `val_at_end` the last; with None that is
     decided elsewhere.
 
-    Raises `InputError` when plain text is mixed with documents, or a parquet file has no text column; and for what
-    `val_at_end` is not for.
+    Raises `InputError` when plain text is mixed with documents, and for what `val_at_end` is not for.
     """
     plain = [input for input in inputs if input.format == "text" and options.separator is None]
     if plain and len(plain) < len(inputs):
@@ -48,13 +52,33 @@ def make_sources(
         elif input.format == "jsonl":
             sources.append(JsonLines(number, input, options))
         elif input.format == "parquet":
-            parquet = Parquet(number, input, options)
-            if not any(isinstance(source, Parquet) for source in sources):
-                check_parquet(parquet)  # the others' turn comes: opening thousands would take its time
-            sources.append(parquet)
+            sources.append(Parquet(number, input, options))
         else:
             sources.append(SeparatedText(number, input, options))
     return sources
+
+
+def check_first(sources: Sequence[Source]) -> None:
+    """Raise `InputError` for the first parquet file if it has no text column."""
+    for source in [source for source in sources if isinstance(source, Parquet)][:1]:
+        check_parquet(source)
+
+
+def find_without_text(sources: Sequence[Source], cancel: Cancel) -> InputError | None:
+    """Return what is wrong with the first parquet file here that has no text column, by footers that are read soon.
+
+    What cannot be read is not looked at: its turn comes, and until then it may be put right.
+    """
+    end = time.monotonic() + FOOTER_SECONDS
+    for source in sources:
+        cancel.check()
+        if time.monotonic() > end:
+            break
+        if not isinstance(source, Parquet) or source.input.is_remote or source.options.skip_bad:
+            continue
+        if error := find_column_error(source):
+            return error
+    return None
 
 
 def _plain_sources(

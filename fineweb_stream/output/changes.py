@@ -48,11 +48,12 @@ class ChangeLog:
             elif n_before == _MAX_PRINTED:
                 log.warning(f"more records are skipped or changed: see {self._path}")
             line = {"kind": change.kind, "place": place, "byte": change.byte, "detail": change.detail}
+            line |= {"records": change.n} if change.n > 1 else {}
             lines += (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
             if len(lines) >= _WRITE_BYTES:
                 part.write(bytes(lines))
                 lines.clear()
-            self._state.n_changes[change.kind] = self._state.n_changes.get(change.kind, 0) + 1
+            self._state.n_changes[change.kind] = self._state.n_changes.get(change.kind, 0) + change.n
         part.write(bytes(lines))
         self._state.changes_bytes = part.n_bytes
 

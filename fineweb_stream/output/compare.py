@@ -10,9 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
-from ..support.model import Input
+from ..support.model import Input, join_names
 from ..support.units import counted
 from .manifest import ENCODING, Record, portable
+
+NAMES_BEFORE = "text_column_before"
+"""The setting that says which names of columns counted before others did, and up to where."""
 
 PlaceHash = Callable[[Input, int, int], str]
 """What gives the SHA-256 of some bytes right before an offset: `(input, offset, n_bytes)`; "" where it cannot."""
@@ -23,7 +26,7 @@ def compare(
 ) -> tuple[list[str], list[str]]:
     """Return what forbids that a command continues the run, and what has changed and may: one sentence each."""
     now = portable(inputs)
-    refused = _settings_changed(record, settings)
+    refused = _settings_changed(record, settings, len(inputs))
     behind, is_begun = _read_so_far(record)
     n_fixed = behind + is_begun
     before_fixed, now_fixed = record.inputs[:n_fixed], now[:n_fixed]
@@ -35,8 +38,10 @@ def compare(
     found = _differences(before_fixed, now_fixed, now)
     refused += [f"{what}: it was read already" for what in found]
     notes = []
-    if not refused and settings["text_column"] != record.settings["text_column"]:
-        notes.append(f"--text-column was {record.settings['text_column']!r} and is {settings['text_column']!r}")
+    before, names = names_of(record), names_now(record, settings["text_column"])
+    is_ahead = has_more(record, inputs) or not record.state.is_exhausted
+    if not refused and names != before and is_ahead:
+        notes.append(f"--text-column was {before!r} and is {names!r} (the first that is there)")
     if is_moved:
         notes.append(f"the input {inputs[behind].shown} changed behind the place where the run goes on")
     if not found:
@@ -46,22 +51,50 @@ def compare(
     return refused, notes
 
 
+def names_now(record: Record, text_column: str) -> str:
+    """Return the names of columns that count when a run goes on: those that are given come first, then the earlier.
+
+    So a hint of another name can be followed, and files that have none of that name keep theirs; and each of the
+    commands that a run was given continues it.
+    """
+    before = names_of(record)
+    known, given = ([part.strip() for part in name.split(",")] for name in (before, text_column))
+    is_known = NAMES_BEFORE in record.settings and [name for name in known if name in given] == given
+    return before if is_known else join_names(text_column, before)
+
+
+def names_of(record: Record) -> str:
+    """Return the names of columns that are on record."""
+    return str(record.settings.get("text_column", "text"))
+
+
+def _may_have_names(record: Record, names: str, n_inputs: int) -> bool:
+    """Tell whether nothing that was read would be read otherwise by other names of its columns."""
+    before = names_of(record)
+    if names == before or (names.startswith(f"{before},") and not record.state.n_changes):
+        return True
+    behind, is_begun = _read_so_far(record)
+    if record.state.is_exhausted:
+        return n_inputs > len(record.inputs)
+    return not is_begun or record.inputs[behind].format == "jsonl"  # a line has its text by itself
+
+
 def has_more(record: Record, inputs: list[Input]) -> bool:
     """Tell whether a command names inputs behind the end of all that were read."""
     return record.state.is_exhausted and len(inputs) > len(record.inputs)
 
 
-def _settings_changed(record: Record, settings: dict[str, Any]) -> list[str]:
+def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -> list[str]:
     before = record.settings
     changed = [name for name, value in settings.items() if before.get(name) != value]
+    if "text_column" in changed and _may_have_names(record, names_now(record, settings["text_column"]), n_inputs):
+        changed.remove("text_column")
     if "layout" in changed and "keep_shards" in changed:
         changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
     if "tokenizer_sha256" in changed:  # what else differs follows from it
         n_same = [name for name in changed if name not in ("tokenizer", "tokenizer_sha256", "n_ids", "eot_id")]
         was, now = (f"{of['tokenizer']} (SHA-256 {of['tokenizer_sha256'][:12]}...)" for of in (before, settings))
         return [f"--tokenizer was {was} and is {now}", *_said(n_same, before, settings)]
-    if "text_column" in changed and not _read_so_far(record)[1] and not record.state.is_exhausted:
-        changed.remove("text_column")  # it concerns what was not begun
     return _said(changed, before, settings)
 
 

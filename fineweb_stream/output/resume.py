@@ -15,7 +15,7 @@ from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .changes import CHANGES_NAME
-from .compare import PlaceHash, compare, has_more
+from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
 from .manifest import DONE, ENCODING, RECORD_NAME, STATE_NAME, Record, State, new_run, portable, read_record
 from .options import OutputOptions
 from .own import check_folder, check_inputs, looks_own, orphans
@@ -71,7 +71,11 @@ def open_record(
         return fresh
     refusal: InputError | None = None
     if record.state.status == ENCODING and not record.state.n_tokens and not record.state.old:
-        pass  # nothing was kept yet
+        is_same = [input.path for input in record.inputs] == [input.path for input in fresh.inputs]
+        given = fresh.settings["text_column"]
+        columns = names_now(record, given)
+        if NAMES_BEFORE in record.settings and is_same and given != names_of(record):  # nothing else was kept yet
+            fresh.settings |= {"text_column": columns, NAMES_BEFORE: ""}
     else:
         refused, notes = compare(record, settings.fixed(), inputs, place_hash)
         refusal = _refuse(folder, record, settings, refused)
@@ -196,11 +200,35 @@ def _continued(record: Record, fresh: Record, notes: list[str]) -> Record:
     """Return the record of a run that goes on with what a command names now."""
     for note in _few(notes):
         log.warning("%s: the run goes on, for this concerns what was not read yet", note)
-    record.settings["text_column"] = fresh.settings["text_column"]
+    _set_names(record, names_now(record, fresh.settings["text_column"]))
     if has_more(record, fresh.inputs):
         record.state.is_exhausted = False
     record.inputs, record.names = fresh.inputs, fresh.names
     return record
+
+
+def _set_names(record: Record, names: str) -> None:
+    """Give a record the names of columns that count from now on, and keep on record which did before."""
+    before, state = names_of(record), record.state
+    if names != before:
+        place = f"{before} up to input {state.input + 1:,}, record {state.n_records:,}"
+        record.settings[NAMES_BEFORE] = "; ".join(filter(None, [record.settings.get(NAMES_BEFORE), place]))
+        record.settings["text_column"] = names
+
+
+def earlier_names(folder: Path) -> str:
+    """Return the names of columns that count in an earlier run in a folder, "" where there is none."""
+    with contextlib.suppress(PrepareError):
+        if record := read_record(folder):
+            return names_of(record)
+    return ""
+
+
+def keep_names(record: Record) -> None:
+    """Leave on record, where nothing was begun yet, which column a run asked for: the next may name another's alone."""
+    if not record.state.n_tokens and not record.state.old:
+        record.settings.setdefault(NAMES_BEFORE, "")
+        record.begin()
 
 
 def _makes_way(record: Record, refused: list[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, Layout, get_layout
 from ..support.errors import InputError
-from ..support.model import ReadOptions
+from ..support.model import ReadOptions, split_names
 from ..support.units import parse_share, parse_size
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
@@ -110,6 +110,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "separator" and value is None):
                 raise InputError(f"{name}={value!r}: not a string", f"write it like {name}='...'")
+        if not all(split_names(self.text_column)):
+            raise InputError(f"text_column={self.text_column!r}: an empty name", "write it like text or text,content")
         if self.separator is not None and not self.separator:
             raise InputError("separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
         if self.errors not in ("strict", "replace", "ignore"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,14 +60,56 @@ class ReadOptions:
     max_document_bytes: int | None = None
     cuts: str = "gpt2"
 
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns or fields that `text_column` names: the first of them that a file or a record has is its text."""
+        return split_names(self.text_column)
+
+
+def split_names(text_column: str) -> list[str]:
+    """Return the names in `--text-column`; one that has a comma itself comes first.
+
+    >>> split_names("text"), split_names("text, body")
+    (['text'], ['text, body', 'text', 'body'])
+    """
+    parts = [part.strip() for part in text_column.split(",")]
+    return [text_column] if len(parts) == 1 else [text_column, *parts]
+
+
+def join_names(first: str, then: str) -> str:
+    """Return what names all columns of both.
+
+    >>> join_names("body", "text"), join_names("text,body", "text")
+    ('body,text', 'text,body')
+    """
+    names = [part.strip() for name in (first, then) for part in name.split(",")]
+    return first if first == then else ",".join(dict.fromkeys(names))
+
+
+def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool) -> str:
+    """Say what to type where a text is called otherwise; unless it is the first, those before it keep their name.
+
+    >>> name_hint("text", ["body"], "fields of text", is_first=True)
+    '--text-column body (fields of text: body)'
+    >>> name_hint("text", ["body", "id"], "fields of text", is_first=False)
+    '--text-column text,NAME takes the first that is there (fields of text: body, id)'
+    """
+    name, among = others[0] if len(others) == 1 else "NAME", f"({what}: {', '.join(others) or 'none'})"
+    return (
+        f"--text-column {name} {among}"
+        if is_first
+        else (f"--text-column {text_column},{name} takes the first that is there {among}")
+    )
+
 
 class Change(NamedTuple):
-    """One record that was skipped, or text that was altered; `record` counts from the block's first."""
+    """Records that were skipped, or text that was altered; `record`, the first, counts from the block's first."""
 
     record: int
     byte: int | None
     kind: str
     detail: str
+    n: int = 1
 
 
 class Changes:

@@ -1,0 +1,141 @@
+"""Texts that are called otherwise in some files: what the errors advise works, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fineweb_stream import iter_ids, prepare
+from fineweb_stream.inputs import sources
+from fineweb_stream.inputs.jsonl import read_lines
+from fineweb_stream.output.manifest import read_record
+from fineweb_stream.pipeline import plan
+from fineweb_stream.support.errors import InputError
+from fineweb_stream.support.model import ReadOptions
+
+from .helpers import outputs
+
+OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken", "val_ratio": 0.05, "quiet": True}
+N_FILES, ODD = 9, 6
+
+
+@pytest.fixture(params=["parquet", "jsonl"])
+def folder(request, tmp_path: Path) -> Path:
+    """Files whose texts are in `text`, but for one, where they are in `content`."""
+    (tmp_path / "in").mkdir()
+    for k in range(N_FILES):
+        name = "content" if k == ODD else "text"
+        write_table(tmp_path / "in" / f"{k}.{request.param}", {name: [f"Doc {k}.{i} river stone" for i in range(40)]})
+    return tmp_path / "in"
+
+
+def write_table(path: Path, columns: dict[str, list[Any]]) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("is_found_late", [False, True])
+@pytest.mark.parametrize("advice", ["content", "text,content", "content,text"])
+def test_a_file_with_another_column(
+    folder: Path, advice: str, is_found_late: bool, tmp_path: Path, monkeypatch
+) -> None:
+    """The hint, or that name alone, finishes the run as both names from the start; commands before are done."""
+    if is_found_late:
+        monkeypatch.setattr(sources, "FOOTER_SECONDS", -1)
+        monkeypatch.setattr(plan, "N_SAMPLES", 1)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"content.*\n.*--text-column (text,)?content ") as caught:
+        prepare(folder, out, **OPTIONS)
+    is_saved = is_found_late or any(folder.glob("*.jsonl"))
+    assert bool(caught.value.saved) == is_saved
+    prepare(folder, out, text_column=advice, **OPTIONS)
+    prepare(folder, tmp_path / "expected", text_column="text,content", **OPTIONS)
+    assert outputs(out) == outputs(tmp_path / "expected")
+    record = read_record(out)
+    assert record and record.settings["text_column"] == ("text,content" if advice[0] == "t" else "content,text")
+    if is_saved:
+        assert record.settings["text_column_before"].startswith(f"text up to input {ODD}, record 40")
+    for name in {"text", advice}:
+        assert prepare(folder, out, text_column=name, **OPTIONS).val_tokens == record.state.val_tokens
+
+
+def test_skip_bad_passes_over_a_file_without_the_column(tmp_path: Path) -> None:
+    """All its rows count as skipped, and stand once in the list; the others are as without it. A wrong type, too."""
+    for k, columns in enumerate([{"text": ["one two"] * 40}, {"body": ["x"] * 30}, {"text": [1.5] * 20}]):
+        write_table(tmp_path / f"{k}.parquet", columns)
+    with pytest.raises(
+        InputError, match=r"1.parquet: no column 'text'.*\n.*skip the rows of such files with --skip-bad"
+    ):
+        prepare(tmp_path, tmp_path / "out", **OPTIONS)
+    prepare([tmp_path / f"{k}.parquet" for k in range(3)], tmp_path / "out", skip_bad=True, **OPTIONS)
+    prepare(tmp_path / "0.parquet", tmp_path / "expected", **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+    record = read_record(tmp_path / "out")
+    assert record and record.state.n_changes == {"skipped": 50}
+    lines = [json.loads(line) for line in (tmp_path / "out" / "prepare.changes.jsonl").read_text().splitlines()]
+    assert [(Path(line["place"]).name, line["records"]) for line in lines] == [
+        ("1.parquet, row 1", 30), ("2.parquet, row 1", 20),
+    ]  # fmt: skip
+    assert "no column 'text'; the columns are: body" in lines[0]["detail"] and "double" in lines[1]["detail"]
+
+
+@pytest.mark.parametrize(("line", "name"), [(250, "text,body"), (39000, "text,body"), (39000, "body")])
+def test_a_line_with_another_field(line: int, name: str, tmp_path: Path) -> None:
+    """The hint is followed in the midst of a file, too: what was read stays, and each line has its text by itself."""
+    rows = [{"text" if i != line else "body": f"Line {i} river stone lantern"} for i in range(40000)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match="--text-column text,body"):
+        prepare(tmp_path / "c.jsonl", tmp_path / "out", **OPTIONS)
+    prepare(tmp_path / "c.jsonl", tmp_path / "out", text_column=name, **OPTIONS)
+    prepare(tmp_path / "c.jsonl", tmp_path / "expected", text_column="text,body", **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_a_name_that_no_file_has(tmp_path: Path) -> None:
+    """It is refused before anything is deleted or kept: the next command is as if it had not been."""
+    write_table(tmp_path / "c.parquet", {"text": ["one two three"] * 40})
+    prepare(tmp_path / "c.parquet", tmp_path / "out", **OPTIONS)
+    before = outputs(tmp_path / "out")
+    for options in ({"overwrite": True}, {}):
+        with pytest.raises(InputError):
+            prepare(tmp_path / "c.parquet", tmp_path / "out", text_column="txt", **options, **OPTIONS)
+        assert outputs(tmp_path / "out") == before
+    with pytest.raises(InputError, match=r"no column 'txt'.*\n.*--text-column text "):
+        prepare(tmp_path / "c.parquet", tmp_path / "new", text_column="txt", **OPTIONS)
+    assert not (tmp_path / "new").exists()
+
+
+ROWS = [{"a": "A", "b": "B"}, {"b": "B"}, {"a": None, "b": "B"}, {"a": "A", "b": None}, {"b": "B", "x": {"a": "C"}}]
+
+
+@pytest.mark.parametrize("names", ["a,b", "b,a", "x.a,a,b", "a,x.a,b", "zz,a,b"])
+def test_the_first_that_a_line_has(names: str, monkeypatch) -> None:
+    """By every parser each line gives the first of the named fields that is a text."""
+    expected = []
+    for row in ROWS:
+        fields: dict[str, Any] = row | {f"x.{k}": v for k, v in row.get("x", {}).items()}  # type: ignore[attr-defined]
+        expected.append(next(fields[name] for name in names.split(",") if isinstance(fields.get(name), str)))
+    data = "".join(json.dumps(row) + "\n" for row in ROWS).encode() * 4000
+    assert read_lines(data, 0, ReadOptions(names)).texts == expected * 4000
+    monkeypatch.setattr("fineweb_stream.inputs.jsonl.read_plain_lines", lambda *args: None)
+    assert read_lines(data, 0, ReadOptions(names)).texts == expected * 4000
+
+
+def test_the_first_that_a_file_has(tmp_path: Path) -> None:
+    """A column of a name with a comma comes first, then the parts; in parquet one column is a file's texts."""
+    write_table(tmp_path / "1.parquet", {"b": ["B"], "a": ["A"]})
+    write_table(tmp_path / "2.parquet", {"b": ["B"], "a": [1]})
+    write_table(tmp_path / "3.parquet", {"a": ["A"], "a,b": ["C"]})
+    inputs = [tmp_path / f"{k}.parquet" for k in (1, 2, 3)]
+    found = [ids.tolist()[0] for ids in iter_ids(inputs, text_column="a,b", engine="tiktoken")]
+    assert [chr(id - 32 + ord("A")) for id in found] == ["A", "B", "C"]
+    with pytest.raises(InputError, match="empty name"):
+        prepare(inputs, tmp_path / "out", text_column="a,,b")
