@@ -113,7 +113,9 @@ def test_documents_are_ordered_by_key(reference: Any, corpus: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"val_ratio": 0.6, "eot": "both"}, {"layout": "npy"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"keep_shards": True}, {"val_ratio": 0.6, "eot": "both"}, {"layout": "npy", "eot": "before"}]
+)
 def test_same_bytes(limits: Limits, options: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
     """Whatever is held at once, and however many buckets there are: same files, nothing left over."""
     prepare(corpus, tmp_path / "expected", quiet=True, **OPTIONS | options)
