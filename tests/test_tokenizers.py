@@ -9,7 +9,7 @@ import json
 import pickle
 import string
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from hypothesis import HealthCheck, example, given, settings
 
 from fineweb_stream import InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
 from fineweb_stream.output.verify import verify
+from fineweb_stream.pipeline.vocabulary import usable_engine
 from fineweb_stream.token_files.summary import decode, summarize
 from fineweb_stream.tokenizer import load
 from fineweb_stream.tokenizer.cuts import NO_CUTS, SPACE_CUTS, WORD_CUTS, WORD_PATTERNS
 from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
-from fineweb_stream.tokenizer.gpt2 import iter_ranks, load_merges, token_bytes
+from fineweb_stream.tokenizer.gpt2 import bytes_by_name, iter_ranks, load_merges, token_bytes, token_names
 from fineweb_stream.tokenizer.load import load_tokenizer
 from fineweb_stream.tokenizer.tokenizer import Tokenizer
 
@@ -81,18 +82,32 @@ hard_text = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14)
 
 
 @functools.cache
+def all_pairs() -> list[bytes]:
+    """Every two bytes that the pieces have, as a token: so each border between two pre-tokens shows in the ids.
+
+    (GPT-2's merges never cross a border of its own pattern, and would hide most of them.)
+    """
+    seen = sorted(set("".join(PIECES).encode()))
+    return sorted((bytes(pair) for pair in product(seen, seen)), key=lambda pair: hashlib.sha256(pair).digest())
+
+
+@functools.cache
 def small_ranks(n: int) -> dict[bytes, int]:
-    """The first merges of GPT-2 as ranks: an encoding of a few hundred ids."""
-    return {token: i for i, token in enumerate(token_bytes()[: 256 + n])}
+    """A vocabulary of bytes, pairs of them, and some of GPT-2's merges."""
+    singles = [bytes([i]) for i in range(256)]
+    tokens = dict.fromkeys([*singles, *all_pairs(), *token_bytes()[: 256 + n]])
+    return {token: i for i, token in enumerate(tokens)}
 
 
 @functools.cache
 def small_json(kind: str, n_merges: int = 3000, added: tuple[str, ...] = ()) -> str:
     """A `tokenizer.json` with GPT-2's first merges and the pre-tokenizer of a kind."""
-    from fineweb_stream.tokenizer.gpt2 import token_names
-
     names, merges = token_names()
-    vocab = {name: i for i, name in enumerate(names[: 256 + n_merges])}
+    by_byte = {byte: name for name, byte in bytes_by_name().items()}
+    pairs = [" ".join(by_byte[byte] for byte in pair) for pair in all_pairs()]
+    merges = list(dict.fromkeys([*pairs, *merges[:n_merges]]))
+    tokens_in_order = [*names[:256], *(merge.replace(" ", "") for merge in merges)]
+    vocab = {name: i for i, name in enumerate(dict.fromkeys(tokens_in_order))}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     texts = ["<|endoftext|>", *added]
     tokens = [{"id": len(vocab) + i, "content": t, **flags, "special": i == 0} for i, t in enumerate(texts)]
@@ -105,7 +120,7 @@ def small_json(kind: str, n_merges: int = 3000, added: tuple[str, ...] = ()) -> 
         pattern = {"Regex": r"\w+ \w+|\s+|\S" if kind == "odd" else WORD_PATTERNS[kind][-1]}
         split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
         steps = [split, byte_level | {"use_regex": False}]
-    model = {"type": "BPE", "vocab": vocab, "merges": merges[:n_merges]}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges}
     pre_tokenizer = {"type": "Sequence", "pretokenizers": steps}
     return json.dumps({"version": "1.0", "added_tokens": tokens, "pre_tokenizer": pre_tokenizer, "model": model})
 
@@ -119,7 +134,8 @@ def of_pattern(scheme: str, form: int) -> Tokenizer:
     from fineweb_stream.tokenizer.ranks import _make
     from fineweb_stream.tokenizer.tokenizer import TokenizerSpec
 
-    return _make(TokenizerSpec(scheme), scheme, small_ranks(3000), {"<|endoftext|>": 3256}, WORD_PATTERNS[scheme][form])
+    ranks = small_ranks(0)
+    return _make(TokenizerSpec(scheme), scheme, ranks, {"<|endoftext|>": len(ranks)}, WORD_PATTERNS[scheme][form])
 
 
 def make_json(folder: Path, *arguments: Any) -> Path:
@@ -196,8 +212,6 @@ def test_cuts_of_a_tokenizer_json_change_no_id(kind: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("engine", ["auto", "tokenizers"])
 def test_a_tokenizer_json_is_encoded_exactly(kind: str, engine: str, tmp_path: Path) -> None:
     """Documents become the reference's ids and end-of-text, by the fast engine where that is equal."""
-    from fineweb_stream.pipeline.vocabulary import usable_engine
-
     tokenizer = load_tokenizer(str(make_json(tmp_path, kind)))
     encoder = Encoder(usable_engine(engine, tokenizer), tokenizer)
     ids_of = oracle(tokenizer)
@@ -226,7 +240,7 @@ def test_ranks_are_encoded_exactly(scheme: str, form: int) -> None:
     @settings(max_examples=200)
     @given(hard_text)
     def check(text: str) -> None:
-        assert encoder.encode([text], eot=True)[0].tolist() == [*ids_of(text), 3256]
+        assert encoder.encode([text], eot=True)[0].tolist() == [*ids_of(text), tokenizer.eot_id]
 
     check()
 
@@ -262,7 +276,7 @@ def test_many_ids_are_uint32_and_said(
     layout: str, tmp_path: Path, plugin: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Above 65,536 ids files are uint32, in each layout's own way, and readers learn it from the manifest alone."""
-    plugin("wide", small_ranks(1000), 70_000, WORD_PATTERNS["cl100k"][0])
+    plugin("wide", small_ranks(0), 70_000, WORD_PATTERNS["cl100k"][0])
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
     out = tmp_path / "o"
     prepare(tmp_path / "c.jsonl", out, tokenizer="wide", layout=layout, val_tokens=1)
@@ -390,12 +404,14 @@ def test_a_rank_file(tmp_path: Path) -> None:
     path.write_bytes(b"".join(base64.b64encode(t) + b" %d\n" % i for t, i in small_ranks(500).items()))
     with pytest.raises(InputError, match="--pattern"):
         load_tokenizer(str(path))
-    named, written = (load_tokenizer(str(path), p, 756) for p in ("cl100k", WORD_PATTERNS["cl100k"][0]))
-    assert named.vocabulary_sha256 == written.vocabulary_sha256 and named.n_ids == 757
-    assert Encoder("tiktoken", named).encode(TEXTS, eot=True)[0].tolist() == [
-        i for text in TEXTS for i in (*oracle(named)(text), 756)
-    ]
-    for eot in (755, 755 + 2000, "<|endoftext|>"):
+    first = len(small_ranks(500))
+    named, written = (load_tokenizer(str(path), p, first) for p in ("cl100k", WORD_PATTERNS["cl100k"][0]))
+    assert named.vocabulary_sha256 == written.vocabulary_sha256 and named.n_ids == first + 1
+    # gigatoken cannot load a rank file whose tokens are no merges of two: the reference takes its place.
+    encoder = Encoder(usable_engine("auto", named), named)
+    assert encoder.engine == "tiktoken"
+    assert encoder.encode(TEXTS, eot=True)[0].tolist() == [i for text in TEXTS for i in (*oracle(named)(text), first)]
+    for eot in (first - 1, first + 2000, "<|endoftext|>"):
         with pytest.raises(InputError, match="--eot-id"):
             load_tokenizer(str(path), "cl100k", eot)
     write_jsonl(tmp_path / "c.jsonl", TEXTS)

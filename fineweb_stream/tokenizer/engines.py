@@ -66,13 +66,18 @@ def encode_ordinary(encoding: Any, text: str) -> AnyIds:
     try:
         ids: AnyIds = encoding.encode_to_numpy(text, disallowed_special=())
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # it is no Exception
+        if not _is_panic(error):
             raise
         raise EngineError(
             f"tiktoken cannot encode a text of {len(text):,} characters: {str(error)[:200]}",
             "it may have a very long run of one character: part it (--separator), or skip that document",
         ) from None
     return ids
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Tell whether code in Rust gave up: what it raises then is no `Exception`."""
+    return type(error).__name__ == "PanicException"
 
 
 def _by_documents(encode_one: Callable[[bytes | memoryview], list[AnyIds]], tokenizer: Tokenizer) -> Engine:
@@ -143,11 +148,15 @@ class Gigatoken:
         self._ranks = b"".join(tokenizer.iter_ranks()) if tokenizer.iter_ranks else b""
         try:
             self._free = [_Remembering(self._load())]
-        except (ValueError, RuntimeError, NotImplementedError) as error:
+        except (EngineError, MemoryError):
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and not _is_panic(error):
+                raise
             raise EngineError(
                 f"gigatoken does not load {tokenizer.name}: {str(error).splitlines()[0]}",
                 f"choose --engine {tokenizer.reference}",
-            ) from error
+            ) from None
 
     def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
         """Encode as `Engine` says; ids are uint32."""
