@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import http.server
+import re
 import shutil
 import ssl
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,3 +151,66 @@ def test_login_of_an_address(server: HubServer) -> None:
     (file,) = list_remote(url)
     assert session.fetcher().read(file, 10, 20) == DATA[10:20]
     assert {request.headers["Authorization"] for request in server.log} == {"Basic bWU6cEBzcw=="}
+
+
+class _Proxy(http.server.BaseHTTPRequestHandler):
+    """Wants a login, or answers with the status that its `server` has; passes plain http on."""
+
+    def do_CONNECT(self) -> None:
+        self.send_error(407)
+
+    def do_GET(self) -> None:
+        if self.headers.get("Proxy-Authorization") != f"Basic {base64.b64encode(b'me:p@ss').decode()}":
+            return self.send_error(407)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(self.path) as answer:
+            self.send_response(200)
+            for name in ("Content-Length", "ETag", "Accept-Ranges"):
+                if name in answer.headers:
+                    self.send_header(name, answer.headers[name])
+            self.end_headers()
+            self.wfile.write(answer.read())
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a proxy; none is set."""
+    for name in ("no_proxy", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_refuses_the_login(scheme: str, proxy: str, waits: list[str], monkeypatch) -> None:
+    """It is said at once, with the variable to set, and without the password."""
+    monkeypatch.setenv(f"{scheme}_proxy", f"http://me:secret@{proxy}")
+    with pytest.raises(InputError, match=r"the proxy refuses the login \(HTTP 407\)") as caught:
+        list_remote(f"{scheme}://data.example/c.jsonl")
+    assert f"set {scheme}_proxy=http://USER:PASSWORD@" in caught.value.hint
+    assert "secret" not in str(caught.value)
+    assert not waits
+
+
+def test_what_is_said_of_a_proxy_works(proxy: str, server: HubServer, monkeypatch) -> None:
+    """By the variable with the login, written as it is said, the file is read; so it is by no_proxy."""
+    monkeypatch.setenv("http_proxy", f"http://me:no@{proxy}")
+    with pytest.raises(InputError) as caught:
+        read(server, 0, 99)
+    variable, value = re.findall(r"(\w+_proxy)=(\S+)", caught.value.hint)[0]
+    monkeypatch.setenv(variable, value.replace("USER:PASSWORD@PROXY:PORT", f"me:p%40ss@{proxy}"))
+    with session.session(n_connections=1):
+        assert read(server, 0, len(DATA)) == DATA
+    monkeypatch.setenv("http_proxy", f"http://me:no@{proxy}")
+    variable, value = re.findall(r"(no_proxy)=(\S+)", caught.value.hint)[0]
+    monkeypatch.setenv(variable, value)
+    with session.session(n_connections=1):
+        assert read(server, 0, 99) == DATA[:99]

@@ -183,7 +183,10 @@ def with_patience(url: str, patience: Patience, pacing: Pacing, attempt: Callabl
 
 
 def _reason(url: str, error: BaseException) -> str:
-    """Say in a word or two why a connection failed; `InputError` for a certificate, which waiting does not mend."""
+    """Say in a word or two why a connection failed.
+
+    Raises `InputError` for what waiting does not mend: a certificate, or a proxy that refuses to connect.
+    """
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -191,6 +194,10 @@ def _reason(url: str, error: BaseException) -> str:
                 f"{shown(url)}: the certificate is not trusted ({cause})",
                 "behind a proxy that has its own: SSL_CERT_FILE=/path/to/its/ca.pem",
             ) from None
+        if found := re.match(r"Tunnel connection failed: (\d{3})\b", str(cause)):
+            if int(found[1]) not in _PASSING:
+                raise _proxy_refusal(url, int(found[1]))
+            return f"the proxy says HTTP {found[1]}"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         if isinstance(cause, TimeoutError | OSError) and "time" in type(cause).__name__.lower():
@@ -201,6 +208,8 @@ def _reason(url: str, error: BaseException) -> str:
 
 def refusal(url: str, answer: Answer) -> InputError:
     """Return the error for an answer that no waiting mends."""
+    if answer.status == 407:
+        return _proxy_refusal(url, answer.status)
     said = re.sub(r"[^ -~]", "", answer.headers.get("X-Error-Message", ""))[:200]
     said = re.sub(r"\bhf_\w+", "...", said)
     message = f"{shown(url)}: HTTP {answer.status}" + (f" ({said})" if said else "")
@@ -220,6 +229,19 @@ def refusal(url: str, answer: Answer) -> InputError:
     if answer.status == 403 and "?" in url:
         return InputError(message, "if its signature has expired: the same command with the new address continues")
     return InputError(message, hints.get(answer.status, "the server does not serve it"))
+
+
+def _proxy_refusal(url: str, status: int) -> InputError:
+    """Return the error for a proxy that does not let anything through, with the variable that says another."""
+    parts = urlsplit(url)
+    around = f"no_proxy={parts.hostname} goes without a proxy"
+    if status != 407:
+        return InputError(f"{shown(url)}: the proxy does not connect to it (HTTP {status})", around)
+    return InputError(
+        f"{shown(url)}: the proxy refuses the login (HTTP {status})",
+        f"set {parts.scheme.lower()}_proxy=http://USER:PASSWORD@PROXY:PORT (in the password %40 is @, %3A is :,"
+        f" %2F is /); {around}",
+    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
