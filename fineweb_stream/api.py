@@ -212,7 +212,7 @@ def prepare(
                 reopen(folder, record, settings, cancel.check)
                 if record.state.status == DONE:
                     said = report.outputs(folder, record), fit_warnings(record, settings)
-                    for line in ("already done; nothing to do", *chain(*said)):
+                    for line in ("already done; nothing to do", *report.compared(record), *chain(*said)):
                         log.info(line)
                 else:
                     _say_plan(record, settings, sources, plan, folder, cancel)

@@ -301,6 +301,25 @@ def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:
     assert both_splits(tmp_path / "piped") == reference.encode_ordinary(text)
 
 
+@pytest.mark.parametrize("n", [20, 200])
+def test_what_was_compared_of_a_pipe(n: int, monkeypatch, tmp_path, caplog) -> None:
+    """One that begins as the one before is taken for it; how much was compared is said where that is not all."""
+    from fineweb_stream.inputs import standard_input
+
+    caplog.set_level("INFO", "fineweb_stream")
+    text, said = "some words to read, again and again. " * 300 * n, "its first 1,048,576 bytes were compared"
+    for other in ("", "another end"):
+        standard_input.stdin_head.cache_clear()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((text + other).encode())))
+        if n == 20 and other:  # all of it was compared
+            with pytest.raises(InputError, match="standard input begins with something else"):
+                prepare("-", tmp_path / "out", val_ratio=0.1)
+        else:
+            prepare("-", tmp_path / "out", val_ratio=0.1)
+            assert (said in caplog.text) == bool(other)
+    standard_input.stdin_head.cache_clear()
+
+
 @pytest.mark.parametrize("n", [1, 100, 5000])
 def test_val_tokens(reference, tmp_path, n: int) -> None:
     """--val-tokens: plain text gives exactly the first N tokens; documents the first ones that reach N."""

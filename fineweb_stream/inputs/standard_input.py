@@ -52,6 +52,11 @@ def stdin_head() -> bytes:
     return head
 
 
+def is_whole_head() -> bool:
+    """Tell whether the head is all of standard input."""
+    return len(stdin_head()) < _HEAD_BYTES
+
+
 def is_piped(seconds: float) -> bool:
     """Tell whether something is piped into standard input, or redirected, and comes within a time."""
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..inputs.blocks import Source
+from ..inputs.standard_input import is_whole_head, stdin_head
 from ..memory.guard import MemoryGuard
 from ..output.changes import CHANGES_NAME
 from ..output.layouts import EOT_PLACES
@@ -57,7 +58,19 @@ def found(record: Record) -> list[str]:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
+        lines += compared(record)
     return lines
+
+
+def compared(record: Record) -> list[str]:
+    """Say how much was compared of a pipe that was taken for the one of the run before."""
+    n_begun = record.state.input + 1 if record.state.status == ENCODING else len(record.inputs)
+    if not any(input.is_stdin for input in record.inputs[:n_begun]) or is_whole_head():
+        return []
+    return [
+        f"note: standard input begins as before (its first {len(stdin_head()):,} bytes were compared); what the run has"
+        " read of it is passed over: another text needs another --out"
+    ]
 
 
 def _named(label: str, inputs: Sequence[Input]) -> list[str]:
