@@ -80,7 +80,7 @@ def test_as_llmc_does(reference: tiktoken.Encoding, tmp_path: Path) -> None:
 def test_what_cannot_be(tmp_path: Path) -> None:
     """Another side than these, another one than before, and an index of where documents end: a sentence each."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
-    with pytest.raises(InputError, match="--eot middle: no such place\n  after, before, both"):
+    with pytest.raises(InputError, match="eot='middle': no such place\n  after, before, both"):
         prepare(path, tmp_path / "out", eot="middle")
     with pytest.raises(InputError, match="--index and --eot before"):
         prepare(path, tmp_path / "out", eot="before", index=True)

@@ -154,7 +154,7 @@ class Gigatoken:
             if not isinstance(error, Exception) and not _is_panic(error):
                 raise
             raise EngineError(
-                f"gigatoken does not load {tokenizer.name}: {str(error).splitlines()[0]}",
+                f"gigatoken does not load {tokenizer.name}: {str(error).partition(chr(10))[0]}",
                 f"choose --engine {tokenizer.reference}",
             ) from None
 
