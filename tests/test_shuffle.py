@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import inspect
 import itertools
 import os
 import shutil
@@ -286,7 +287,11 @@ def test_killed_at_every_change(
     """Killed, out of disk or with an fsync lost at any moment of shuffling: the same command makes the same bytes."""
     monkeypatch.setattr(plan, "estimate", lambda *args: None)  # half of the time, and writes nothing
     expected, finals = outputs(waiting / "expected"), outputs(waiting / "kept")
-    options = read_record(waiting / "waiting").settings | {"engine": "tiktoken", "workers": 1, "quiet": True}  # type: ignore[union-attr]
+    settings = read_record(waiting / "waiting").settings  # type: ignore[union-attr]
+    names = inspect.signature(prepare).parameters.keys() & settings.keys() - {
+        "eot_id"
+    }  # that follows from the tokenizer
+    options = {name: settings[name] for name in names} | {"engine": "tiktoken", "workers": 1, "quiet": True}
     n_failed, positions = 0, set()
     for n in itertools.count(1, 3):
         out, failing = tmp_path / str(n), failure(n)
