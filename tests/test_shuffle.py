@@ -144,7 +144,7 @@ def test_layouts(layout: str, corpus: Path, expected: dict[str, bytes], tmp_path
     names = (
         ["train.bin"]
         if made.is_merged
-        else [p.name for p in sorted((tmp_path / "out").glob(f"train_shard_*{made.suffix}"))]
+        else [p.name for p in sorted((tmp_path / "out").glob(f"{made.stems[0]}*{made.suffix}"))]
     )
     shards = [(tmp_path / "out" / name).read_bytes()[made.header_bytes :] for name in names]
     assert b"".join(shards) == expected["train.bin"]

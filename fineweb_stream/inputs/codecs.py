@@ -7,6 +7,7 @@ the place.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import lzma
 import zlib
 from collections.abc import Callable
@@ -81,6 +82,13 @@ class CompressedFile:
     def n_held(self) -> int:
         """How much is unpacked that was not read yet (bytes)."""
         return len(self._held)
+
+    def head(self, n_bytes: int) -> bytes:
+        """Return what the contents begin with, less where the file is cut or damaged: reading it on says where."""
+        with contextlib.suppress(InputError):
+            while len(self._held) < n_bytes and self._fill():
+                pass
+        return bytes(self._held[:n_bytes])
 
     def close(self) -> None:
         """Close the file."""

@@ -128,7 +128,7 @@ def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]
     head = raw
     if packed:
         file.seek(0)
-        head = CompressedFile(file, name, packed).read(HEAD_BYTES)
+        head = CompressedFile(file, name, packed).head(HEAD_BYTES)
     if packed != named and raw and not (is_url and not named):
         found = find_foreign(head)
         if found and not asked:

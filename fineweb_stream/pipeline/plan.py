@@ -78,7 +78,8 @@ def estimate(
     """
     parts = [part for part in (sources[:n_val], sources[n_val:]) if part]
     samples = [
-        _Sample(part, N_REMOTE_SAMPLES if any(s.input.is_remote for s in sources) else N_SAMPLES) for part in parts
+        _Sample(part, N_REMOTE_SAMPLES if any(s.input.is_remote for s in sources) else N_SAMPLES, is_strict)
+        for part in parts
     ]
     encode = functools.partial(encode_block, engine=engine, cancel=cancel, is_checked=False, tokenizer=tokenizer)
     for sample in samples:
@@ -103,11 +104,12 @@ def estimate(
 class _Sample:
     """Samples of some sources, and what they come to."""
 
-    def __init__(self, sources: Sequence[Source], n_samples: int) -> None:
+    def __init__(self, sources: Sequence[Source], n_samples: int, is_strict: bool) -> None:
         step = max(len(sources) // n_samples, 1)
         self._sources = sources
         self._chosen = [s for s in sources[::step] if not s.input.is_stream or s.input.compression]
-        self._samples = [s.sample(max(n_samples // len(self._chosen), 1)) for s in self._chosen]  # the engine loads
+        n_each = max(n_samples // max(len(self._chosen), 1), 1)
+        self._samples = [_take_samples(source, n_each, is_strict) for source in self._chosen]  # the engine loads
         self.ratios: list[float] = []
         self.rates: list[float] = []
         self.n_text = self.n_tokens = self._size = self._expected = 0.0
@@ -136,6 +138,15 @@ class _Sample:
     def expected_tokens(self) -> int:
         """Return how many tokens all of the sources have, by the samples."""
         return int(self._expected * (sum(source.input.size for source in self._sources) / self._size))
+
+
+def _take_samples(source: Source, n: int, is_strict: bool) -> list[Block]:
+    try:
+        return source.sample(n)
+    except InputError:
+        if is_strict:
+            raise
+        return []  # the run itself will name it, once it comes that far: what stands before is saved then
 
 
 def _encode_sample(block: Block, encode: Callable[[Block], Encoded], is_strict: bool) -> Encoded | None:
