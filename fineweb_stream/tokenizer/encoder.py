@@ -44,6 +44,10 @@ HARD_TEXTS = (
     'https://example.com/a?b=c&d=%20#frag <p class="x">&amp;</p> $x_1^2$ ©®™ ---===***',
     "\x00\x01\x7f\u0080\uffff\U0010ffff\ue000",
     "a" * 700 + " " * 700 + "é" * 300 + "!?" * 300,
+    "\n\u00a0",
+    "\u00a0\n\u2003 \n",
+    "x\n\u00a0y \n\u3000z\r\n\u2003",
+    "\t\n\u0085 \u2028\n",
 )
 """Every class of the pattern and every kind of border between two, in little."""
 
