@@ -251,20 +251,6 @@ def _file_system(folder: Path) -> str:
     return best[1]
 
 
-def process_start(pid: int) -> float | None:
-    """Return when a process began (in a unit of the system's own), None when none of this number runs."""
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        stat = Path(f"/proc/{pid}/stat")
-        if stat.exists():  # Linux: ticks since the boot, which setting the clock does not change
-            return float(stat.read_text().rpartition(")")[2].split()[19])
-        return float(process.create_time())
-    except (psutil.Error, OSError):
-        return None
-
-
 def _private_bytes(process: psutil.Process) -> int:
     try:
         info = process.memory_info()
