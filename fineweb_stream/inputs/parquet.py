@@ -138,8 +138,6 @@ class Parquet:
 
     def _stream(self, metadata: pq.FileMetaData, group: int, first_row: int, start: int) -> Iterator[Block]:
         """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
-        import pyarrow as pa
-
         info = metadata.row_group(group)
         name, column = _column(metadata, self)
         chunk = info.column(column)
@@ -169,17 +167,25 @@ class Parquet:
                     if not held:
                         held_row = row
                     elif n_bytes + rows.nbytes > 2 * self.block_bytes:  # a long row stands alone: it may be too large
-                        yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+                        yield self._block(metadata, held_row, row, n_bytes, _joined(held))
                         held, n_bytes, held_row = [], 0, row
                     held.append(rows)
                     n_bytes += rows.nbytes
                 row += len(rows)
                 if n_bytes >= self.block_bytes:
-                    yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+                    yield self._block(metadata, held_row, row, n_bytes, _joined(held))
                     held, n_bytes = [], 0
             if held:
-                yield self._block(metadata, held_row, row, n_bytes, pa.chunked_array(held))
+                yield self._block(metadata, held_row, row, n_bytes, _joined(held))
             _check_rows(self.input, first_row, stop, row - first_row)
+
+
+def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
+    """Join what was decoded a few rows at a time: tiny documents would take several times their text as they are."""
+    import pyarrow as pa
+
+    is_one = len(arrays) == 1 or pa.types.is_dictionary(arrays[0].type)
+    return pa.chunked_array(arrays if is_one else [pa.concat_arrays(arrays)])
 
 
 def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
