@@ -18,7 +18,7 @@ from pathlib import Path
 if sys.version_info < (3, 10):  # noqa: UP036 (its folder may have been copied)
     sys.exit("prepare.py needs Python 3.10 or newer, this is " + sys.version.split()[0])
 
-from fineweb_stream.cli import main
+from fineweb_stream.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main(folder=Path(__file__).resolve().parent))
+    run(folder=Path(__file__).resolve().parent)

@@ -11,6 +11,6 @@ if __name__ == "__main__":
         from .token_files.commands import main
 
         sys.exit(main(sys.argv[1:]))
-    from .cli import main as prepare
+    from .cli import run
 
-    sys.exit(prepare())
+    run()

@@ -38,10 +38,7 @@ _EXAMPLES = r"""examples:
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
-    """Run the command line and return its exit status; by default all is in `folder`, the script's own.
-
-    Where a call of an engine still runs, the process ends here: all is saved, and nobody wants its result.
-    """
+    """Run the command line and return its exit status; by default all is in `folder`, the script's own."""
     # None is one that was closed before the program began; these stay open to its end.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -62,11 +59,15 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
             stream.flush()
         except OSError:  # nobody listens any more, and Python would try again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    from .pipeline.schedule import are_threads_left  # here: what it imports is slow, and --help does without
-
-    if are_threads_left():
-        os._exit(status)
     return status
+
+
+def run(folder: Path | None = None) -> NoReturn:
+    """Run the command line as a whole process, and end it at once: all is saved, and all output is out.
+
+    Python would take 0.1 s to take everything apart, and wait for a call of an engine whose result nobody wants.
+    """
+    os._exit(main(folder=folder))
 
 
 def _as_typed(message: str) -> str:

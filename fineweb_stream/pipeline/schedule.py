@@ -37,8 +37,6 @@ class WorkerError(Exception):
 LEAVE_SECONDS = 2.0
 """A block takes 0.1 s; some megabytes without a place to cut, which are one call, take seconds."""
 
-_left: list[threading.Thread] = []
-
 BLOCKS_PER_WORKER = 8
 """How many are in flight for each worker: one in work, and enough beside it that none waits while the disk is slow."""
 
@@ -151,12 +149,6 @@ def local_executor(n_workers: int) -> Iterator[ThreadPoolExecutor]:
         end = time.monotonic() + LEAVE_SECONDS
         for thread in threads:
             thread.join(max(end - time.monotonic(), 0))
-        _left.extend(thread for thread in threads if thread.is_alive())
-
-
-def are_threads_left() -> bool:
-    """Tell whether a thread of a `local_executor` is still in an engine's call; Python would wait for it at its end."""
-    return any(thread.is_alive() for thread in _left)
 
 
 def count_workers(asked: str | float | None) -> int:
