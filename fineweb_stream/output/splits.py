@@ -59,8 +59,10 @@ def split_documents(
     n_documents = int(is_val.sum())
     if n_documents == 0:
         return Split(ids, ids[:0], len(ends), 0)
-    in_val = np.repeat(is_val, np.diff(ends, prepend=0))
-    return Split(ids[~in_val], ids[in_val], len(ends) - n_documents, n_documents)
+    runs = np.split(ids, ends[np.flatnonzero(is_val[1:] != is_val[:-1])])  # by turns of one split and of the other
+    first = int(is_val[0])
+    train, val = (np.concatenate([ids[:0], *runs[start::2]]) for start in (first, 1 - first))
+    return Split(train, val, len(ends) - n_documents, n_documents)
 
 
 def split_whole(ids: Ids, n_documents: int, is_val: bool) -> Split:

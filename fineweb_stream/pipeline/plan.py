@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from ..inputs.blocks import Block, Source
 from ..inputs.storage import unpacked_bytes
@@ -88,13 +89,13 @@ def estimate(
         return None
     ratios = [ratio for sample in samples for ratio in sample.ratios]
     rates = [rate for sample in samples for rate in sample.rates]
-    spread = 2 * statistics.stdev(ratios) / len(ratios) ** 0.5 / statistics.mean(ratios) if len(ratios) > 1 else 0.0
+    spread = 2 * float(np.std(ratios, ddof=1) / np.mean(ratios)) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     n_tokens = [sample.expected_tokens() for sample in samples]
     return Estimate(
         sum(n_tokens),
         sum(sample.n_text for sample in samples) / sum(sample.n_tokens for sample in samples),
         spread,
-        statistics.median(rates),
+        sorted(rates)[len(rates) // 2],
         bool(sources[0].unit),
         any(source.input.is_stream for source in sources),
         n_tokens[0] if n_val else None,

@@ -42,7 +42,7 @@ def has_newest(data: bytes | memoryview) -> bool:
         return False
     kinds = _kinds[found]
     if not kinds.all():
-        for code in np.unique(found[kinds == _UNKNOWN]).tolist():
+        for code in set(found[kinds == _UNKNOWN].tolist()):  # np.unique would import numpy.ma
             _kinds[code] = _NEW if _is_new(code) else _OLD
         kinds = _kinds[found]
     return bool((kinds == _NEW).any())
