@@ -468,3 +468,26 @@ def test_a_column_of_files_that_were_not_begun(tmp_path: Path) -> None:
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
     with pytest.raises(InputError, match="--text-column was 'text' and is 'body'"):
         prepare([a, b], tmp_path / "expected", quiet=True, text_column="body", **OPTIONS)
+
+
+def test_inputs_deleted_after_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same command on a finished run whose folder has fewer files by now says so and leaves it; others do not."""
+    folder, out = tmp_path / "texts", tmp_path / "out"
+    folder.mkdir()
+    for name in "abc":
+        write_jsonl(folder / f"{name}.jsonl", [f"text {name} {i}" for i in range(50)])
+    prepare(folder, out, quiet=True)
+    made = (out / "train.bin").read_bytes()
+    (folder / "b.jsonl").unlink()
+    with caplog.at_level("INFO", "fineweb_stream"):
+        prepare(folder, out)
+    assert "b.jsonl is there no longer" in caplog.text and "already done" in caplog.text
+    assert (out / "train.bin").read_bytes() == made
+    with pytest.raises(InputError, match=r"b\.jsonl was there and is not named now"):
+        prepare([folder / "a.jsonl", folder / "c.jsonl"], out, quiet=True)
+    write_jsonl(folder / "d.jsonl", ["more"])
+    with pytest.raises(InputError, match=r"b\.jsonl was there"):
+        prepare(folder, out, quiet=True)
+    (folder / "d.jsonl").unlink()
+    prepare(folder, out, overwrite=True, quiet=True)
+    assert (out / "train.bin").read_bytes() != made

@@ -77,6 +77,7 @@ def open_record(
         if NAMES_BEFORE in record.settings and is_same and given != names_of(record):  # nothing else was kept yet
             fresh.settings |= {"text_column": columns, NAMES_BEFORE: ""}
     else:
+        inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
         refused, notes = compare(record, settings.fixed(), inputs, place_hash)
         refusal = _refuse(folder, record, settings, refused)
         if not refused:
@@ -194,6 +195,20 @@ def clear(folder: Path, record: Record) -> None:
     for name in (STATE_NAME, RECORD_NAME):
         files.remove(folder / name)
     record.on_disk = ""
+
+
+def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input]:
+    """Return the inputs, with those of a finished run that the same names do not find now: what was read may go."""
+    now = {input.path: whole for input, whole in zip(fresh.inputs, inputs, strict=True)}
+    before = [input.path for input in record.inputs]
+    is_finished = record.state.status == DONE and record.state.is_exhausted
+    if not (is_finished and record.names == fresh.names and set(now) < set(before)):
+        return inputs
+    gone = [f"the input {path} is there no longer" for path in before if path not in now]
+    for note in _few(gone):
+        log.warning("note: %s; what is finished has it, and stays", note)
+    fresh.inputs = record.inputs
+    return [now.get(input.path, input) for input in record.inputs]
 
 
 def _continued(record: Record, fresh: Record, notes: list[str]) -> Record:
