@@ -32,8 +32,10 @@ def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, ch
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
     layout = settings.file_layout
-    if "bytes" in state.outputs[layout.val_name]:
-        return  # stopped while the names were given
+    if "bytes" in state.outputs[layout.val_name]:  # stopped while the names were given
+        if layout.is_merged and not settings.keep_shards:  # the power may have gone off before the last was deleted
+            _remove(folder, range(state.base_shards, state.merged_shards))
+        return
     lengths = [settings.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
