@@ -164,7 +164,7 @@ def wait_for_record(out: Path) -> None:
     """Wait until some tokens are saved."""
     for _ in range(600):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            if json.loads((out / "prepare.state.json").read_text())["state"]["train_tokens"]:
+            if json.loads((out / "prepare.json").read_text())["state"]["train_tokens"]:
                 return
         time.sleep(0.05)
     raise TimeoutError("nothing was saved")

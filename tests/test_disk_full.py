@@ -89,8 +89,8 @@ class Filler:
 # Of every kind of file early, late and between; names are those while they are written. 1 is the first write.
 RUN = "[0-9a-f]{12}"
 POINTS = [
-    *(f"prepare.json.{RUN}.part:{n}" for n in (1, 2)),
-    *(f"prepare.state.json.{RUN}.part:{n}" for n in (1, 2, 3, 5, 8, 12, 15)),
+    f"prepare.manifest.json.{RUN}.part:1",
+    *(f"prepare.json.{RUN}.part:{n}" for n in (1, 2, 3, 4, 5, 8, 12, 15, 16)),
     *(f"train_shard_0000.bin.{RUN}.part:{n}" for n in (1, 2, 4)),
     *(f"train_shard_....\\.bin.{RUN}.part:{n}" for n in (5, 14, 20)),
     *(f"val.bin.{RUN}.part:{n}" for n in (1, 2, 5)),
@@ -145,7 +145,7 @@ def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsy
             path.unlink()
     assert named >= {
         "prepare.json",
-        "prepare.state.json",
+        "prepare.manifest.json",
         "train_shard_0000.bin",
         "val.bin",
         "train.bin",

@@ -208,19 +208,19 @@ def test_keep_shards_says_nothing_new(layout: str, corpus_path: Path, tmp_path: 
 
 def write_manifest(out: Path, **changes: Any) -> None:
     """Change a manifest, and tie the state to it anew."""
-    content, state = (json.loads((out / name).read_bytes()) for name in ("prepare.json", "prepare.state.json"))
+    content, state = (json.loads((out / name).read_bytes()) for name in ("prepare.manifest.json", "prepare.json"))
     content = {name: value for name, value in content.items() if name != "checksum"} | changes
-    (out / "prepare.json").write_text(json.dumps(content | {"checksum": manifest._checksum(content)}))
-    tie = hashlib.sha256((out / "prepare.json").read_bytes()).hexdigest()
-    text = (out / "prepare.state.json").read_text().replace(state["manifest"][0], tie)
-    (out / "prepare.state.json").write_text(text)
+    (out / "prepare.manifest.json").write_text(json.dumps(content | {"checksum": manifest._checksum(content)}))
+    tie = hashlib.sha256((out / "prepare.manifest.json").read_bytes()).hexdigest()
+    text = (out / "prepare.json").read_text().replace(state["manifest"][0], tie)
+    (out / "prepare.json").write_text(text)
 
 
 def test_a_record_without_a_layout_is_nanogpts(corpus_path: Path, tmp_path: Path) -> None:
     """A run that began before there were layouts goes on; a layout that nobody knows is no record to go on from."""
     out = tmp_path / "out"
     assert not prepare_some(corpus_path, out, 9)
-    settings = json.loads((out / "prepare.json").read_bytes())["settings"]
+    settings = json.loads((out / "prepare.manifest.json").read_bytes())["settings"]
     write_manifest(out, settings=settings | {"layout": "webdataset"})
     with pytest.raises(PrepareError, match=r"not a record of a run .*webdataset"):
         read_record(out)

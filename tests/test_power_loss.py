@@ -240,10 +240,10 @@ RUNS: dict[str, tuple[dict[str, Any], float, str | None, int]] = {  # options, C
     "shards kept": ({"keep_shards": True}, 60.0, None, 160),
     "one shard": ({"shard_tokens": 10**6}, 0.0, None, 120),
     "llm.c's files": ({"layout": "llmc"}, 0.0, None, 160),
-    "NumPy's files, continued": ({"layout": "npy"}, 60.0, "prepare.state.json:2", 60),
+    "NumPy's files, continued": ({"layout": "npy"}, 60.0, "prepare.json:3", 60),
     "shuffled, from buckets": ({"shuffle": True}, 60.0, None, 150),
-    "shuffled, llm.c's files, continued": ({"shuffle": True, "layout": "llmc"}, 60.0, "prepare.state.json:3", 60),
-    "continued while encoding": ({}, 0.0, "prepare.state.json:11", 100),
+    "shuffled, llm.c's files, continued": ({"shuffle": True, "layout": "llmc"}, 60.0, "prepare.json:4", 60),
+    "continued while encoding": ({}, 0.0, "prepare.json:12", 100),
     "continued while merging": ({}, 60.0, "train.bin:2", 40),
 }
 

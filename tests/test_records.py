@@ -38,14 +38,14 @@ def tied(folder: Path, content: dict[str, Any], state: dict[str, Any] | None) ->
     with contextlib.suppress(ValueError, TypeError):
         content["checksum"] = manifest._checksum(content)
     data = json.dumps(content).encode("utf-8", "surrogatepass")
-    (folder / "prepare.json").write_bytes(data)
+    (folder / ("prepare.json" if state is None else "prepare.manifest.json")).write_bytes(data)
     if state is not None:
         text = json.dumps(state["state"])
         whole = (
             f'{{"format": {json.dumps(state["format"])}, "manifest": ["{manifest.hashlib.sha256(data).hexdigest()}"], '
         )
         whole += f'"checksum": {zlib.crc32(text.encode())}, "state": {text}}}\n'
-        (folder / "prepare.state.json").write_text(whole)
+        (folder / "prepare.json").write_text(whole)
 
 
 VALUES: list[Any] = [
@@ -106,9 +106,9 @@ def test_mutated_records(kind: str, tmp_path: Path) -> None:
         as_format1(kept)
     prepare(path, tmp_path / "expected", quiet=True, **OPTIONS)
     expected, rng, n_sentences = outputs(tmp_path / "expected"), random.Random(kind), 0
-    content = json.loads((kept / "prepare.json").read_bytes())
-    there = kept / "prepare.state.json"
-    state = json.loads(there.read_bytes()) if there.exists() else None
+    content, state = json.loads((kept / "prepare.json").read_bytes()), None
+    if kind == "interrupted":
+        content, state = json.loads((kept / "prepare.manifest.json").read_bytes()), content
     for number in range(350):
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(kept, out)
@@ -187,11 +187,11 @@ def test_a_commit_does_not_grow_with_the_inputs(tmp_path: Path) -> None:
         inputs = [Input(f"folder/{i:06}.parquet", "parquet", 9, "v") for i in range(n)]
         record = Record(tmp_path / "prepare.json", Settings().fixed(), inputs, State(run=manifest.new_run()))
         record.begin()
-        before = (tmp_path / "prepare.json").stat().st_mtime_ns
+        before = (tmp_path / "prepare.manifest.json").stat().st_mtime_ns
         for _ in range(3):
             record.write()
-        assert (tmp_path / "prepare.json").stat().st_mtime_ns == before
-        sizes.append((tmp_path / "prepare.state.json").stat().st_size)
+        assert (tmp_path / "prepare.manifest.json").stat().st_mtime_ns == before
+        sizes.append((tmp_path / "prepare.json").stat().st_size)
         assert read_record(tmp_path).state == record.state
     assert abs(sizes[0] - sizes[1]) < 10
 
@@ -217,7 +217,7 @@ def as_format1(out: Path) -> None:
     content = {"format": 1, "status": state["status"], **record.about, "names": record.names}
     content |= {"settings": record.settings, "inputs": inputs, "state": state}
     tied(out, content, None)
-    (out / "prepare.state.json").unlink(missing_ok=True)
+    (out / "prepare.manifest.json").unlink(missing_ok=True)
     for path in out.glob("*.part"):
         path.rename(out / path.name.replace(f".{record.run}", ""))
 

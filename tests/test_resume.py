@@ -226,7 +226,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["prepare.json", "prepare.state.json"])
+@pytest.mark.parametrize("name", ["prepare.json", "prepare.manifest.json"])
 def test_damaged_record(name: str, damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
     """One sentence names the record and the ways out; nothing is touched, with --overwrite neither: whose is it?"""
     out = tmp_path / "out"

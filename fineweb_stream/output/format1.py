@@ -21,7 +21,7 @@ _COUNTERS = (
 )
 
 
-def read_format1(path: Path, content: dict[str, Any], sha256: str) -> Record:
+def read_format1(path: Path, content: dict[str, Any]) -> Record:
     """Return the record; `ValueError`, `TypeError` or `KeyError` for a damaged one."""
     if content.pop("checksum") != _checksum(content):
         raise ValueError("its checksum is not that of its content")
@@ -30,7 +30,7 @@ def read_format1(path: Path, content: dict[str, Any], sha256: str) -> Record:
         for input in content["inputs"]
     ]
     inputs, settings, names, about = check_manifest(content)
-    record = Record(path, settings, inputs, State(), names, about, sha256, is_old=True)
+    record = Record(path, settings, inputs, State(), names, about, is_old=True)
     old = dict(content["state"])
     old["shard_heads"] = [""] * len(old["shard_sha256"])
     state = record.state = check_state(old, record)

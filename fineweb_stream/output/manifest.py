@@ -1,9 +1,9 @@
-"""What is on record of a run: the manifest, `prepare.json`, and while it works its state, `prepare.state.json`.
+"""What is on record of a run: its state, `prepare.json`, and while it works its manifest, `prepare.manifest.json`.
 
 The manifest says what was asked, of which inputs, by which versions: it is written once. The state says where the run
 stands: it is small, and replaced as a whole after the data it speaks of is durable. A hash ties the two. What is on
-disk beyond the state is cut off when a run continues. When a run is done, `prepare.json` holds the state, too, and the
-other file is gone.
+disk beyond the state is cut off when a run continues. When a run is done, `prepare.json` holds the manifest, too, and
+the other file is gone.
 
 A record is input, not command: somebody else may have written it. Names in it are of known patterns, its numbers and
 its size are bounded, and its inputs are compared with what a command names, never read.
@@ -32,7 +32,7 @@ from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
 from .own import Owned, is_output, is_temporary, own_parts
 
-RECORD_NAME, STATE_NAME = "prepare.json", "prepare.state.json"
+RECORD_NAME, MANIFEST_NAME = "prepare.json", "prepare.manifest.json"
 FORMAT = 2
 """Goes up when an older program could not continue a run that this one began."""
 
@@ -144,8 +144,8 @@ class State:
 class Record:
     """The record in a folder: what the run was told, what it reads, and its state.
 
-    `on_disk` is the SHA-256 of `prepare.json` as it is there, "" where there is none; `is_old` says that the version
-    before wrote it.
+    `on_disk` is the SHA-256 of the manifest's own file, "" where there is none to go on with; `is_old` says that the
+    version before wrote the record.
     """
 
     path: Path
@@ -180,27 +180,28 @@ class Record:
         return self.state.run
 
     def begin(self, about: dict[str, Any] | None = None) -> None:
-        """Write the manifest, unless it is there as it should be; the state before it, if there is one already."""
+        """Write the manifest, unless it is there as it should be, and the state."""
         self.about = about or self.about
         data = self._manifest()
         tie = hashlib.sha256(data).hexdigest()
         if self.on_disk != tie:
             if self.on_disk:  # a state that belongs to both: power may go off between the two
                 self._write_state([tie, self.on_disk])
-            files.write_whole(self.path, data, self.run)
+            files.write_whole(self.path.with_name(MANIFEST_NAME), data, self.run)
+            if not self.on_disk:
+                self._write_state([tie])
             self.on_disk = tie
 
     def write(self) -> None:
         """Record durably where the run stands; what that costs does not grow with the number of inputs."""
         if self.state.status == DONE:
-            data = self._manifest(state=vars(self.state))
-            files.write_whole(self.path, data, self.run)
-            self.on_disk = hashlib.sha256(data).hexdigest()
-            files.remove(self.path.with_name(STATE_NAME))
-        else:
-            if not self.on_disk:
-                self.begin()
+            files.write_whole(self.path, self._manifest(state=vars(self.state)), self.run)
+            files.remove(self.path.with_name(MANIFEST_NAME))
+            self.on_disk = ""
+        elif self.on_disk:
             self._write_state([self.on_disk])
+        else:
+            self.begin()
 
     def owned(self) -> Owned:
         """Return what the record says of the files that have their final names, those of the run before included."""
@@ -252,7 +253,7 @@ class Record:
         state = json.dumps(vars(self.state), ensure_ascii=False)
         checksum = zlib.crc32(state.encode("utf-8", "surrogateescape"))
         text = f'{{"format": {FORMAT}, "manifest": {json.dumps(ties)}, "checksum": {checksum}, "state": {state}}}\n'
-        files.write_whole(self.path.with_name(STATE_NAME), text.encode("utf-8", "surrogateescape"), self.run)
+        files.write_whole(self.path, text.encode("utf-8", "surrogateescape"), self.run)
 
 
 def new_run() -> str:
@@ -267,48 +268,56 @@ def read_record(folder: Path) -> Record | None:
     file; `DiskError` for one out of reach.
     """
     path = folder / RECORD_NAME
-    data = _read(path)
-    if data is None:
-        return None
+    begun = _read_manifest(path)  # of a finished run, too: one that is no manifest is somebody's
+    if (data := _read(path)) is None:
+        return begun  # stopped between the two
     with _named(path):
         content = _parse(data)
         if content["format"] == 1:
             from .format1 import read_format1  # no other run needs it
 
-            return read_format1(path, content, hashlib.sha256(data).hexdigest())
+            return read_format1(path, content)
         if content["format"] != FORMAT:
             raise other_version(path, content["format"])
-        if content.pop("checksum") != _checksum(content):
-            raise ValueError("its checksum is not that of its content")
-        run = content["run"]
-        if not re.fullmatch(r"[0-9a-f]{12}|", run):
-            raise ValueError("run")
-        inputs, settings, names, about = check_manifest(content)
-        record = Record(path, settings, inputs, State(run=run), names, about, hashlib.sha256(data).hexdigest())
-        if "state" in content:
-            record.state = check_state(content["state"], record)
-            if record.state.status != DONE:
-                raise ValueError("status")
-    path = folder / STATE_NAME
-    data = _read(path)
-    if data is not None and record.state.status == DONE:  # stopped before it was deleted, or began to go on
-        with _named(path):
-            if not data.startswith(b'{"format": 2, "manifest": ["'):
-                raise ValueError("no state of a run")
-    elif data is not None:
-        with _named(path):
-            content = _parse(data)
-            if content["format"] != FORMAT:
-                raise other_version(path, content["format"])
+        is_done = "settings" in content
+        if is_done:
+            record = _record_of(path, content)
+        else:
             text = data.decode("utf-8", "surrogateescape").partition('"state": ')[2][:-2]
             if zlib.crc32(text.encode("utf-8", "surrogateescape")) != content["checksum"]:
                 raise ValueError("its checksum is not that of its content")
-            if record.on_disk not in content["manifest"]:
-                raise ValueError(f"it belongs to another {RECORD_NAME}")
-            record.state = check_state(content["state"], record)
-            if record.state.status == DONE:
-                raise ValueError("status")
+            if begun is None or begun.on_disk not in content["manifest"]:
+                raise ValueError(f"its {MANIFEST_NAME} is {'gone' if begun is None else 'of another run'}")
+            record = begun
+        record.state = check_state(content["state"], record)
+        if is_done != (record.state.status == DONE):
+            raise ValueError("status")
     return record
+
+
+def _read_manifest(path: Path) -> Record | None:
+    """Return the record at `path` as the manifest beside it says it begins, None where there is none."""
+    beside = path.with_name(MANIFEST_NAME)
+    if (data := _read(beside)) is None:
+        return None
+    with _named(beside):
+        content = _parse(data)
+        if content["format"] != FORMAT:
+            raise other_version(beside, content["format"])
+        record = _record_of(path, content)
+    record.on_disk = hashlib.sha256(data).hexdigest()
+    return record
+
+
+def _record_of(path: Path, content: dict[str, Any]) -> Record:
+    """Return the record that a manifest tells of, its state still that of the beginning."""
+    if content.pop("checksum") != _checksum(content):
+        raise ValueError("its checksum is not that of its content")
+    run = content["run"]
+    if not re.fullmatch(r"[0-9a-f]{12}|", run):
+        raise ValueError("run")
+    inputs, settings, names, about = check_manifest(content)
+    return Record(path, settings, inputs, State(run=run), names, about)
 
 
 def _read(path: Path) -> bytes | None:

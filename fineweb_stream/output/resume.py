@@ -16,7 +16,7 @@ from ..support.redact import kept
 from . import files
 from .changes import CHANGES_NAME
 from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
-from .manifest import DONE, ENCODING, RECORD_NAME, STATE_NAME, Record, State, new_run, portable, read_record
+from .manifest import DONE, ENCODING, MANIFEST_NAME, RECORD_NAME, Record, State, new_run, portable, read_record
 from .options import OutputOptions
 from .own import check_folder, check_inputs, looks_own, orphans
 from .shards import TRAIN_NAME, shard_path
@@ -55,11 +55,6 @@ def open_record(
         check_inputs(folder, [input.path for input in inputs if not input.is_remote])
         record = read_record(folder)
         check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
-        if record is None and os.path.lexists(folder / STATE_NAME):
-            raise InputError(
-                f"{folder / STATE_NAME}: the state of a run whose {RECORD_NAME} is gone",
-                "put that back, or move the files of the run away, or choose another folder with --out",
-            )
     except InputError as error:
         if not dry_run:
             raise
@@ -87,7 +82,7 @@ def open_record(
             if record.state.status == DONE and not dry_run:
                 record.state.parts = {}
                 record.clear_parts()
-                files.remove(folder / STATE_NAME)
+                files.remove(folder / MANIFEST_NAME)
             return _continued(record, fresh, notes)
     if dry_run:
         if refusal and not overwrite:
@@ -192,7 +187,7 @@ def clear(folder: Path, record: Record) -> None:
             files.remove(folder / name)
     record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
     record.clear_parts()
-    for name in (STATE_NAME, RECORD_NAME):
+    for name in (RECORD_NAME, MANIFEST_NAME):
         files.remove(folder / name)
     record.on_disk = ""
 

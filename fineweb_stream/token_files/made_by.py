@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..output.manifest import GPT2_SETTINGS, RECORD_NAME
+from ..output.manifest import GPT2_SETTINGS, MANIFEST_NAME, RECORD_NAME
 from ..output.own import is_output
 from ..support.errors import InputError
 from ..tokenizer.gpt2 import GPT2
@@ -38,12 +39,12 @@ BY_GPT2 = MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {})
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
-    """Return the content of the `prepare.json` that belongs to a file or folder; None where there is none to read."""
-    try:
-        content = json.loads(((path if path.is_dir() else path.parent) / RECORD_NAME).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+    """Return what is on record of the run that a file or folder belongs to; None where there is nothing to read."""
+    content: dict[str, Any] = {}
+    for name in (MANIFEST_NAME, RECORD_NAME):  # the first is there while it works, and what both have is in the second
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            content |= json.loads(((path if path.is_dir() else path.parent) / name).read_bytes())
+    return content or None
 
 
 def made_by(path: Path) -> MadeBy:
