@@ -145,20 +145,22 @@ class Encoder:
         `Cancelled`.
         """
         eot_id, dtype = self.tokenizer.eot_id, self.tokenizer.dtype
-        parts, n_ends = [], 0
+        parts, part_places = [np.empty(0, dtype)], [np.empty(0, np.int64)]
+        n_ids = n_ends = 0
         for part, part_ends in _iter_calls(data, ends, self.tokenizer):
             cancel.check()
             engine_ids = self._exact(part, part_ends)
             ids = engine_ids.astype(dtype)
-            n_found = int(np.count_nonzero(ids == eot_id)) if eot_id is not None else 0
-            if n_found != len(part_ends) or (n_found and ids[-1] != eot_id):
-                raise self._wrong_ends(n_ends, len(part_ends), n_found)
+            places = np.flatnonzero(ids == eot_id) + 1 if eot_id is not None else part_places[0]
+            if len(places) != len(part_ends) or (len(places) and places[-1] != len(ids)):
+                raise self._wrong_ends(n_ends, len(part_ends), len(places))
             if check_bytes > 0 and self.engine == "gigatoken":
                 check_bytes -= self._check(part, part_ends, engine_ids, check_bytes)
             parts.append(ids)
-            n_ends += n_found
-        ids = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
-        return ids, (np.flatnonzero(ids == eot_id) + 1 if n_ends else np.empty(0, np.int64))
+            part_places.append(places + n_ids)
+            n_ids += len(ids)
+            n_ends += len(places)
+        return np.concatenate(parts), np.concatenate(part_places)
 
     def _exact(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
         """Encode by the engine, or by the reference what no fast engine is sure to encode as it does."""
