@@ -10,6 +10,7 @@ __all__ = [
     "DiskError",
     "Encoder",
     "EngineError",
+    "Estimate",
     "InputError",
     "Interrupted",
     "MemoryGuard",
@@ -19,6 +20,7 @@ __all__ = [
     "Result",
     "__version__",
     "batches",
+    "estimate",
     "iter_ids",
     "open_documents",
     "open_tokens",
@@ -26,9 +28,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .api import Result, prepare
+    from .api import Result, estimate, prepare
     from .memory.guard import MemoryGuard
     from .pipeline.iterate import iter_ids
+    from .pipeline.plan import Estimate
     from .support.errors import (
         DiskError,
         EngineError,
@@ -45,9 +48,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Encoder": "tokenizer.encoder",
+    "Estimate": "pipeline.plan",
     "MemoryGuard": "memory.guard",
     "Result": "api",
     "batches": "token_files.loader",
+    "estimate": "api",
     "iter_ids": "pipeline.iterate",
     "open_documents": "token_files.documents",
     "open_tokens": "token_files.open",

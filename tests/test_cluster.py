@@ -22,10 +22,10 @@ from unittest import mock
 
 import pytest
 
-from fineweb_stream import api, prepare
+from fineweb_stream import Result, prepare
 from fineweb_stream.cluster.client import connect, encode_blocks
 from fineweb_stream.cluster.needs import Needs, find_missing, find_needs
-from fineweb_stream.pipeline import run
+from fineweb_stream.pipeline import job, run
 from fineweb_stream.pipeline.schedule import Window, WorkerError
 from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.support.model import ReadOptions
@@ -47,9 +47,9 @@ def needs_dask() -> None:
 # Adapter: with `prepare(cluster=...)` the first branch is all that is used.
 
 
-def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **options: object) -> api.Result:
+def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **options: object) -> Result:
     """Run `prepare` on a cluster; `slow` seconds are slept after each block the writer takes."""
-    make_sources, absorb = api.make_sources, run.Run._absorb
+    make_sources, absorb = job.make_sources, run.Run._absorb
 
     def small_blocks(*args: object) -> list[object]:
         return [dataclasses.replace(source, block_bytes=2000) for source in make_sources(*args)]
@@ -60,14 +60,14 @@ def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **optio
 
     options = OPTIONS | options
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(api, "make_sources", small_blocks))
+        stack.enter_context(mock.patch.object(job, "make_sources", small_blocks))
         stack.enter_context(mock.patch("fineweb_stream.cluster.client.GROUP_BYTES", 5000))
         stack.enter_context(mock.patch.object(run.Run, "_absorb", slowly))
         if not address:
             return prepare(inputs, out, **options)
         if "cluster" in inspect.signature(prepare).parameters:
             return prepare(inputs, out, cluster=address, **options)
-        sources = api.make_sources(api.find_inputs([str(inputs)]), ReadOptions())
+        sources = job.make_sources(job.find_inputs([str(inputs)]), ReadOptions())
         cluster = stack.enter_context(connect(address, find_needs("tiktoken", sources)))
 
         def map_blocks(_: object, encode: object, *args: object) -> object:
@@ -312,7 +312,7 @@ def test_a_block_that_fails_three_times(dask: Dask, address: str, tmp_path: Path
             raise ValueError("bad luck")
         return block.start
 
-    source = dataclasses.replace(api.make_sources(api.find_inputs([str(corpus)]), ReadOptions())[0], block_bytes=10_000)
+    source = dataclasses.replace(job.make_sources(job.find_inputs([str(corpus)]), ReadOptions())[0], block_bytes=10_000)
     blocks = list(source.iter_blocks())
     found = []
     with connect(address, find_needs("tiktoken", [source])) as cluster, pytest.raises(WorkerError) as caught:
@@ -329,7 +329,7 @@ def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch)
     """Dask gives up on it (here at once), and the sentence names the place."""
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     corpus = write_corpus("txt", tmp_path)
-    sources = api.make_sources(api.find_inputs([str(corpus)]), ReadOptions())
+    sources = job.make_sources(job.find_inputs([str(corpus)]), ReadOptions())
     address = dask.start_scheduler()
     dask.start_worker()
     blocks = list(sources[0].iter_blocks())
@@ -346,7 +346,7 @@ def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch)
 
 
 def complaint(address: str, corpus: Path, engine: str = "tiktoken") -> str:
-    sources = api.make_sources(api.find_inputs([str(corpus)]), ReadOptions())
+    sources = job.make_sources(job.find_inputs([str(corpus)]), ReadOptions())
     with pytest.raises(InputError) as caught, connect(address, find_needs(engine, sources)):
         pass
     return str(caught.value)

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fineweb_stream import api, iter_ids, prepare
+from fineweb_stream import Result, iter_ids, prepare
+from fineweb_stream.pipeline import job
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
@@ -25,14 +26,14 @@ FORMATS = ("jsonl", "parquet", "separated")
 SEPARATOR = "\n<|SEP|>\n"
 
 
-def prepare_in_blocks(block_bytes: int, inputs: object, out: Path, **options: object) -> api.Result:
+def prepare_in_blocks(block_bytes: int, inputs: object, out: Path, **options: object) -> Result:
     """As `prepare`, with blocks of another size."""
 
     def make_sources(*args: object) -> list[object]:
         return [dataclasses.replace(source, block_bytes=block_bytes) for source in real(*args)]
 
-    real = api.make_sources
-    with mock.patch.object(api, "make_sources", make_sources):
+    real = job.make_sources
+    with mock.patch.object(job, "make_sources", make_sources):
         return prepare(inputs, out, quiet=True, **options)
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import api, cli
+from fineweb_stream import cli
 from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.pipeline import run
+from fineweb_stream.pipeline import job, run
 from fineweb_stream.support.errors import DiskError
 
 from .conftest import ROOT
@@ -113,9 +113,9 @@ def prepare(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     path = make_corpus(tmp_path)
     arguments = ["--shard-tokens", "60000", "--val-ratio", "0.2", "--skip-bad", "--engine", "tiktoken"]
     arguments += ["--keep-shards"] * request.param
-    real = api.make_sources
+    real = job.make_sources
     monkeypatch.setattr(
-        api, "make_sources", lambda *args: [dataclasses.replace(one, block_bytes=60_000) for one in real(*args)]
+        job, "make_sources", lambda *args: [dataclasses.replace(one, block_bytes=60_000) for one in real(*args)]
     )
     monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
     return lambda out, *more: cli.main([str(path), "--out", str(out), *arguments, *more])

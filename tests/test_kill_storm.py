@@ -167,14 +167,13 @@ class Watch:
 
 def make_slow(watch: Watch) -> None:
     """Small blocks, many commits, and time enough in each phase."""
-    from fineweb_stream import api
     from fineweb_stream.output import files, shards
-    from fineweb_stream.pipeline import run
+    from fineweb_stream.pipeline import job, run
     from fineweb_stream.pipeline.worker import get_encoder
 
     get_encoder("tiktoken")
-    make_sources = api.make_sources
-    api.make_sources = lambda *args: [dataclasses.replace(source, block_bytes=3000) for source in make_sources(*args)]
+    make_sources = job.make_sources
+    job.make_sources = lambda *args: [dataclasses.replace(source, block_bytes=3000) for source in make_sources(*args)]
     run.COMMIT_SECONDS = COMMIT_SECONDS
     watch.count(run.Run, "_absorb", is_durable=False)
     watch.count(run.Record, "write", is_durable=True)

@@ -22,7 +22,7 @@ from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
-from fineweb_stream.pipeline.plan import Estimate, disk_needed
+from fineweb_stream.pipeline.plan import Sampled, disk_needed
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.token_files.open import find_paths
@@ -414,8 +414,8 @@ def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypa
 @pytest.mark.parametrize("n_tokens", [1, 1000, 1001, 123_456])
 def test_disk_that_is_needed(n_tokens: int, layout: str, tmp_path: Path) -> None:
     """The plan asks for what the files will take, headers included, and not for a copy of the shards."""
-    estimate = Estimate(n_tokens, 4.0, 0.0, 1.0, True)
-    needed = disk_needed(estimate, Settings(shard_tokens=1000, layout=layout), manifest.State())
+    sampled = Sampled(n_tokens, 4.0, 0.0, 1.0, True)
+    needed = disk_needed(sampled, Settings(shard_tokens=1000, layout=layout), manifest.State())
     n_files = -(-n_tokens // 1000) + 1
     taken = 2 * n_tokens + n_files * LAYOUTS[layout].header_bytes
     assert taken <= needed <= taken + LAYOUTS[layout].header_bytes

@@ -271,7 +271,7 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shuffle, "MOST_BUCKETS", 3)
     monkeypatch.setattr(shuffle, "PIECE_TOKENS", 400)
     monkeypatch.setattr(shuffle, "COMMIT_TOKENS", 800)
-    monkeypatch.setattr(plan, "estimate", lambda *args: None)  # half of the time, and writes nothing
+    monkeypatch.setattr(plan, "sample", lambda *args: None)  # half of the time, and writes nothing
     (tmp_path / "recorded").mkdir()
     if stop:
         stop_at(stop, lambda: prepare(tmp_path / "recorded"))

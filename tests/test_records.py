@@ -159,7 +159,7 @@ def test_a_record_that_is_too_large(tmp_path: Path) -> None:
 
 def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
     """Only what the names of a command may stand for is taken from a record."""
-    from fineweb_stream.api import _belongs
+    from fineweb_stream.pipeline.job import _belongs
 
     good = "hf://datasets/HuggingFaceFW/fineweb-edu@87f09149ef4734204d70ed1d046ddc9ca3f2b8f9/sample/10BT/000.parquet"
     for name, url, is_taken in (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import iter_ids, prepare
+from fineweb_stream import estimate, iter_ids, prepare
 from fineweb_stream.remote import retry
 from fineweb_stream.support.errors import InputError, Interrupted, PrepareError
 
@@ -123,6 +123,8 @@ def test_dry_run_measures_the_network(server, hub_folder, capsys, tmp_path, name
     prepare(name.replace("http://HOST", server.url), tmp_path / "out", dry_run=True, connections=2)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("network: "))
     assert re.fullmatch(r"network: [\d.]+ [kM]B to fetch, at about [\d,]+ MB/s; time: about .*", line)
+    found = estimate(name.replace("http://HOST", server.url), tmp_path / "out", connections=2)
+    assert 0 < found.network_bytes <= found.input_bytes and found.documents == pytest.approx(len(DOCS), rel=0.2)
     assert not (tmp_path / "out").exists()
 
 
@@ -307,7 +309,7 @@ def test_secrets_are_not_in_the_log_of_an_error(server, hub_folder, monkeypatch,
         raise RuntimeError(f"odd: {url}")
 
     monkeypatch.setattr("fineweb_stream.inputs.jsonl.read_block", lambda block: fail(block.source.input.path))
-    monkeypatch.setattr("fineweb_stream.pipeline.plan.estimate", lambda *_: None)
+    monkeypatch.setattr("fineweb_stream.pipeline.plan.sample", lambda *_: None)
     with pytest.raises(PrepareError, match="RuntimeError: odd") as caught:
         prepare(f"{server.url}/files/c.jsonl?sig=S3CRET", tmp_path / "out", quiet=True)
     log = (tmp_path / "out" / "prepare.log").read_text()

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import api, cli, prepare
+from fineweb_stream import cli, prepare
 from fineweb_stream.inputs.storage import InputFile
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.pipeline import run
+from fineweb_stream.pipeline import job, run
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.tokenizer import encoder
 
@@ -349,15 +349,15 @@ def panicking(function: Callable[..., Any], n: int, error: type[BaseException]) 
 def test_any_other_exception(place: str, error: type[BaseException], corpus_path, tmp_path, capsys) -> None:
     """Exit 1 soon, one line with the file and the place, the traceback in prepare.log, the same bytes afterwards."""
     arguments = [str(corpus_path), "--out", str(tmp_path / "out"), *ARGUMENTS]
-    real, start = api.make_sources, time.monotonic()
+    real, start = job.make_sources, time.monotonic()
     owner, name, n = {
         "in a worker": (encoder.Encoder, "encode_utf8", 9),
         "while planning": (InputFile, "block", 9),
         "while writing": (run.Run, "_absorb", 5),
     }[place]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fineweb_stream.pipeline.plan.estimate", lambda *args: None)  # it calls the encoder too
-        patch.setattr(api, "make_sources", lambda *args: [replace(one, block_bytes=2000) for one in real(*args)])
+        patch.setattr("fineweb_stream.pipeline.plan.sample", lambda *args: None)  # it calls the encoder too
+        patch.setattr(job, "make_sources", lambda *args: [replace(one, block_bytes=2000) for one in real(*args)])
         patch.setattr(owner, name, panicking(getattr(owner, name), n, error))
         assert cli.main(arguments) == 1
     assert time.monotonic() - start < 10

@@ -285,7 +285,7 @@ def test_killed_at_every_change(
     failure: Any, limits: str, waiting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, out of disk or with an fsync lost at any moment of shuffling: the same command makes the same bytes."""
-    monkeypatch.setattr(plan, "estimate", lambda *args: None)  # half of the time, and writes nothing
+    monkeypatch.setattr(plan, "sample", lambda *args: None)  # half of the time, and writes nothing
     expected, finals = outputs(waiting / "expected"), outputs(waiting / "kept")
     settings = read_record(waiting / "waiting").settings  # type: ignore[union-attr]
     names = inspect.signature(prepare).parameters.keys() & settings.keys() - {

@@ -70,14 +70,13 @@ sys.meta_path.insert(0, Finder())
 from fineweb_stream import cli
 
 def patch():
-    from fineweb_stream import api
     from fineweb_stream.output import files, lock, shards
     from fineweb_stream.inputs import discover
-    from fineweb_stream.pipeline import run, worker
+    from fineweb_stream.pipeline import job, run, worker
     {{
         "look at the inputs": lambda: wrap(discover, "_describe"),
         "lock": lambda: wrap(lock, "_acquire", after=True),
-        "look at the record": lambda: wrap(api, "open_record"),
+        "look at the record": lambda: wrap(job, "open_record"),
         "build the engine": lambda: wrap(run, "get_encoder"),
         "encode": lambda: wrap(run.Progress, "update", 4),
         "write": lambda: wrap(shards.ShardWriter, "write_train", 4),

@@ -64,6 +64,16 @@ def check_first(sources: Sequence[Source]) -> None:
         check_parquet(source)
 
 
+def check_documents(sources: Sequence[Source]) -> None:
+    """Raise `InputError` for the first text that is no documents: there is nothing to shuffle."""
+    for source in sources:
+        if not source.unit:
+            raise InputError(
+                f"{source.input.shown}: plain text has no documents, and --shuffle puts documents in another order",
+                r"say what parts them, as --separator '\n\n', or leave --shuffle out",
+            )
+
+
 def find_without_text(sources: Sequence[Source], cancel: Cancel) -> InputError | None:
     """Return what is wrong with the first parquet file here that has no text column, by footers that are read soon.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..support.log import log
 from ..support.units import format_duration, format_size
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
+from .budget import MemoryPlan
 from .fetch import Link
 from .settings import Settings
 from .worker import Encoded, encode_block
@@ -38,6 +39,38 @@ N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
 
 @dataclass(frozen=True)
 class Estimate:
+    """What a run would make and take, as `estimate()` finds it. All sizes are in bytes.
+
+    The finished files will hold about `train_tokens` and `val_tokens`, of `documents` (None for plain text); `spread`
+    is the relative error of these, 0.03 for 3%. With `is_rough` only the beginnings of compressed files were looked at.
+
+    `input_bytes` is the size of the files, `text_bytes` what is read of them: unpacked, of jsonl whole lines, of
+    parquet the text column. The run writes another `disk_bytes` at its peak, where `disk_free_bytes` are free. It
+    encodes with `engine` in `workers` threads and stays under `memory_bytes`. From nothing to the end it takes about
+    `seconds`, `network_bytes` fetched meanwhile included.
+
+    What has None as its default is None where nothing can be sampled: of a pipe.
+    """
+
+    out: Path
+    input_bytes: int
+    disk_free_bytes: int
+    memory_bytes: int
+    engine: str
+    workers: int
+    network_bytes: int = 0
+    is_rough: bool = False
+    train_tokens: int | None = None
+    val_tokens: int | None = None
+    documents: int | None = None
+    spread: float | None = None
+    text_bytes: int | None = None
+    disk_bytes: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Sampled:
     """What the inputs hold, from encoded samples; `spread` is relative, 0.03 for 3%. Rates in bytes of text.
 
     `val_tokens` of the `n_tokens` are in files of their own for validation; None where there are no such.
@@ -50,6 +83,7 @@ class Estimate:
     has_documents: bool
     is_rough: bool = False  # from the beginnings of compressed files: what follows may be of another kind
     val_tokens: int | None = None
+    n_documents: int = 0
 
     def splits(self, settings: Settings) -> tuple[int, int]:
         """Return how many tokens train and val will have: --max-tokens ends a run early, before all of val is met."""
@@ -63,14 +97,14 @@ class Estimate:
         return settings.max_tokens, val
 
 
-def estimate(
+def sample(
     sources: Sequence[Source],
     engine: str,
     is_strict: bool = False,
     cancel: Cancel = NEVER,
     tokenizer: Tokenizer = GPT2,
     n_val: int = 0,
-) -> Estimate | None:
+) -> Sampled | None:
     """Encode samples spread over the inputs; None where there is nothing to sample (a pipe).
 
     The first `n_val` sources are validation: they are estimated apart from the others.
@@ -91,7 +125,7 @@ def estimate(
     rates = [rate for sample in samples for rate in sample.rates]
     spread = 2 * float(np.std(ratios, ddof=1) / np.mean(ratios)) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
     n_tokens = [sample.expected_tokens() for sample in samples]
-    return Estimate(
+    return Sampled(
         sum(n_tokens),
         sum(sample.n_text for sample in samples) / sum(sample.n_tokens for sample in samples),
         spread,
@@ -99,6 +133,7 @@ def estimate(
         bool(sources[0].unit),
         any(source.input.is_stream for source in sources),
         n_tokens[0] if n_val else None,
+        sum(sample.expected_documents() for sample in samples),
     )
 
 
@@ -113,12 +148,12 @@ class _Sample:
         self._samples = [_take_samples(source, n_each, is_strict) for source in self._chosen]  # the engine loads
         self.ratios: list[float] = []
         self.rates: list[float] = []
-        self.n_text = self.n_tokens = self._size = self._expected = 0.0
+        self.n_text = self.n_tokens = self._size = self._expected = self._documents = 0.0
 
     def encode(self, encode: Callable[[Block], Encoded], is_strict: bool) -> None:
-        """Encode them; `InputError` as `estimate` says."""
+        """Encode them; `InputError` as `sample` says."""
         for source, blocks in zip(self._chosen, self._samples, strict=True):
-            tokens = n_bytes = 0
+            tokens = n_bytes = documents = 0
             for block in blocks:
                 if not self.rates:  # the first call of all is slow: it is not what is timed
                     _encode_sample(block, encode, is_strict)
@@ -128,6 +163,7 @@ class _Sample:
                     continue
                 self.rates.append(block.n_bytes / (time.perf_counter() - start))
                 tokens += len(encoded.ids)
+                documents += len(encoded.ends)
                 n_bytes += block.n_bytes
                 self.ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
             if n_bytes:
@@ -135,10 +171,19 @@ class _Sample:
                 text_bytes = unpacked_bytes(source.input) if source.input.compression else source.text_bytes()
                 self._size += source.input.size
                 self._expected += text_bytes * tokens / n_bytes
+                self._documents += text_bytes * documents / n_bytes
 
     def expected_tokens(self) -> int:
         """Return how many tokens all of the sources have, by the samples."""
-        return int(self._expected * (sum(source.input.size for source in self._sources) / self._size))
+        return int(self._expected * self._share())
+
+    def expected_documents(self) -> int:
+        """Return how many documents they have."""
+        return round(self._documents * self._share())
+
+    def _share(self) -> float:
+        """How many times what the chosen sources have is in all of them."""
+        return sum(source.input.size for source in self._sources) / self._size
 
 
 def _take_samples(source: Source, n: int, is_strict: bool) -> list[Block]:
@@ -164,7 +209,7 @@ def _encode_sample(block: Block, encode: Callable[[Block], Encoded], is_strict: 
         raise InputError(f"{place}: {error.message}", error.hint) from None
 
 
-def disk_needed(found: Estimate, settings: Settings, state: State) -> int:
+def disk_needed(found: Sampled, settings: Settings, state: State) -> int:
     """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from.
 
     What is shuffled stands there in both orders. A finished run that goes on keeps its files until the new ones are
@@ -206,45 +251,73 @@ def tokenizer_lines(settings: Settings) -> list[str]:
     return lines
 
 
-def plan_lines(
-    found: Estimate | None,
+def make_estimate(
+    sampled: Sampled | None,
+    sources: Sequence[Source],
     settings: Settings,
     state: State,
     out: Path,
-    n_workers: int | None,
-    sources: Sequence[Source],
-) -> list[str]:
-    """Say what will be made, the disk it takes and, where the number of workers is known, how long."""
-    if found is None:
+    plan: MemoryPlan,
+    memory_bytes: int,
+) -> Estimate:
+    """Return what samples come to by what is planned."""
+    input_bytes = sum(source.input.size for source in sources)
+    known = Estimate(out, input_bytes, files.free_bytes(out), memory_bytes, plan.engine, plan.n_workers)
+    if sampled is None:
+        return known
+    train, val = sampled.splits(settings)
+    text_bytes = (train + val) * sampled.bytes_per_token
+    n_documents = round(sampled.n_documents * (train + val) / max(sampled.n_tokens, 1))
+    return replace(
+        known,
+        is_rough=sampled.is_rough,
+        train_tokens=train,
+        val_tokens=val,
+        documents=n_documents if sampled.has_documents else None,
+        spread=sampled.spread,
+        text_bytes=int(text_bytes),
+        disk_bytes=disk_needed(sampled, settings, state),
+        seconds=text_bytes / (sampled.bytes_per_second * plan.n_workers) if plan.is_local else None,
+    )
+
+
+def with_link(found: Estimate, link: Link | None) -> Estimate:
+    """Add what is to be fetched: the run takes that long, or as long as to encode if that is longer."""
+    if not link or not link.n_bytes:
+        return found
+    seconds = found.seconds and max(found.seconds, link.n_bytes / max(link.bytes_per_second, 1))
+    return replace(found, network_bytes=link.n_bytes, seconds=seconds)
+
+
+def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sources: Sequence[Source]) -> list[str]:
+    """Say what will be made, the disk it takes and, where the workers are here, how long."""
+    if sampled is None:
         return [*tokenizer_lines(settings), f"tokens: not known before the end ({_why_unknown(sources)})"]
     layout = settings.file_layout
-    train, val = found.splits(settings)
-    needed, free = disk_needed(found, settings, state), files.free_bytes(out)
-    time = ""
-    if n_workers:
-        seconds = (train + val) * found.bytes_per_token / (found.bytes_per_second * n_workers)
-        time = f"; time: about {format_duration(seconds)}"
+    train, val = sampled.splits(settings)
+    time = "" if found.seconds is None else f"; time: about {format_duration(found.seconds)}"
     taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
     lines = [
         *tokenizer_lines(settings),
-        f"tokens: about {found.n_tokens:,} (±{found.spread:.1%}), {found.bytes_per_token:.2f} bytes each{taken};"
+        f"tokens: about {sampled.n_tokens:,} (±{sampled.spread:.1%}), {sampled.bytes_per_token:.2f} bytes each{taken};"
         f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * layout.id_bytes)}, {layout.val_name}"
         f" {format_size(val * layout.id_bytes)}",
-        f"disk: {format_size(needed)} needed at the peak, {format_size(free)} free{time}",
+        f"disk: {format_size(found.disk_bytes or 0)} needed at the peak, {format_size(found.disk_free_bytes)} free"
+        + time,
     ]
-    if advice := larger_ratio(found, settings, val):
+    if advice := larger_ratio(sampled, settings, val):
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
-            f" --val-ratio {advice:.2g} gives about {advice * found.n_tokens:,.0f}"
+            f" --val-ratio {advice:.2g} gives about {advice * sampled.n_tokens:,.0f}"
         )
     return lines
 
 
-def larger_ratio(found: Estimate, settings: Settings, val: int) -> float | None:
+def larger_ratio(sampled: Sampled, settings: Settings, val: int) -> float | None:
     """Return a share that gives a useful validation split, None where there is no need or no better one."""
     if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
         return None
-    ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(found.n_tokens, 1), MAX_USEFUL_RATIO)
+    ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(sampled.n_tokens, 1), MAX_USEFUL_RATIO)
     return ratio if ratio > 1.2 * settings.val_ratio else None
 
 
@@ -258,30 +331,37 @@ def link_lines(link: Link | None) -> list[str]:
     ]
 
 
-def check_plan(found: Estimate, settings: Settings, state: State, out: Path) -> None:
-    """Raise `DiskError` when the disk is too small, `InputError` when val is too large for its file."""
-    layout, (_, val) = settings.file_layout, found.splits(settings)
-    needed, free = disk_needed(found, settings, state), files.free_bytes(out)
-    if val * (1 - found.spread) > layout.max_tokens:
+def check_plan(sampled: Sampled, settings: Settings) -> None:
+    """Raise `InputError` when val is too large for its file, or for what there is."""
+    layout, (_, val) = settings.file_layout, sampled.splits(settings)
+    if val * (1 - sampled.spread) > layout.max_tokens:
         raise InputError(
             f"{layout.val_name} will have about {val:,.0f} tokens, a file of --layout {layout.name} at most"
             f" {layout.max_tokens:,}",
             "name less text with --val" if settings.val_files else "lower --val-ratio",
         )
-    if layout.is_merged:
-        check_file_size(out / TRAIN_NAME, int(layout.n_bytes(found.splits(settings)[0]) * (1 - found.spread)))
-    if found.is_rough:
-        if needed > free:
-            log.warning("warning: about %s may be needed there, %s are free", format_size(needed), format_size(free))
+    if sampled.is_rough:
         return
-    if (settings.val_tokens or 0) > found.n_tokens * (1 + max(found.spread, 0.05)):
+    if (settings.val_tokens or 0) > sampled.n_tokens * (1 + max(sampled.spread, 0.05)):
         raise InputError(
-            f"--val-tokens {settings.val_tokens:,}: the input has about {found.n_tokens:,} in all, and nothing would be"
-            " left to train on",
-            f"try --val-tokens {max(found.n_tokens // 10, 1)}",
+            f"--val-tokens {settings.val_tokens:,}: the input has about {sampled.n_tokens:,} in all, and nothing would"
+            " be left to train on",
+            f"try --val-tokens {max(sampled.n_tokens // 10, 1)}",
         )
-    if needed > free:
+
+
+def check_disk(found: Estimate, settings: Settings) -> None:
+    """Raise `DiskError` when the disk is too small, or takes no file so large."""
+    if found.train_tokens is None or found.spread is None or found.disk_bytes is None:
+        return
+    needed, free = format_size(found.disk_bytes), format_size(found.disk_free_bytes)
+    if settings.file_layout.is_merged:
+        n_bytes = settings.file_layout.n_bytes(found.train_tokens)
+        check_file_size(found.out / TRAIN_NAME, int(n_bytes * (1 - found.spread)))
+    if found.disk_bytes > found.disk_free_bytes and found.is_rough:
+        log.warning("warning: about %s may be needed there, %s are free", needed, free)
+    elif found.disk_bytes > found.disk_free_bytes:
         raise DiskError(
-            f"{out}: about {format_size(needed)} will be needed there at the peak, {format_size(free)} are free",
+            f"{found.out}: about {needed} will be needed there at the peak, {free} are free",
             "make room, or choose another disk with --out",
         )

@@ -8,14 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..inputs.blocks import Block, Source
 from ..inputs.storage import place_hash
-from ..memory.guard import MemoryGuard
 from ..output.changes import ChangeLog
 from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record
 from ..output.merge import give_names, merge
@@ -29,14 +27,16 @@ from ..support.errors import InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
 from . import report
-from .budget import TEXT_COST, MemoryPlan, plan_shuffle
+from .budget import TEXT_COST, plan_shuffle
 from .failures import explain
 from .fetch import Supply, count_ahead, iter_blocks
 from .progress import Progress
 from .schedule import Window, Workers, local_executor, map_ordered
-from .settings import Settings
 from .watch import Watch
 from .worker import Encoded, encode_block, forget_encoders, get_encoder
+
+if TYPE_CHECKING:
+    from .job import Job
 
 COMMIT_SECONDS = 5.0
 """How often the state is made durable: no more than about this much work is ever done again."""
@@ -45,27 +45,17 @@ COMMIT_SECONDS = 5.0
 class Run:
     """Does what a record says is left to do; whatever ends it early, the same command continues."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: Settings,
-        sources: Sequence[Source],
-        record: Record,
-        cancel: Cancel,
-        quiet: bool,
-        guard: MemoryGuard,
-        plan: MemoryPlan,
-    ) -> None:
-        self._folder = folder
-        self._settings = settings
+    def __init__(self, job: Job, sources: Sequence[Source], record: Record, quiet: bool) -> None:
+        self._folder = job.folder
+        self._settings = job.settings
         self._sources = sources
         self._record = record
         self._state = record.state
-        self._cancel = cancel
+        self._cancel = job.cancel
         self._quiet = quiet
-        self._guard = guard
-        self._watch = Watch(guard, record.state)
-        self._plan = plan
+        self._guard = job.guard
+        self._watch = Watch(job.guard, record.state)
+        self._plan = job.plan
         self._cluster: Workers | None = None
         self._n_saved = self._state.n_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded

@@ -79,7 +79,7 @@ def written(mapped: Callable[..., object], n_blocks: int, folder: Path) -> tuple
     source = Arrays(str(folder / "in.jsonl"), n_blocks)
     (folder / "in.jsonl").write_text("{}\n")
     with (
-        mock.patch("fineweb_stream.api.make_sources", lambda *_: [source]),
+        mock.patch("fineweb_stream.pipeline.job.make_sources", lambda *_: [source]),
         mock.patch.object(run, "map_ordered", lambda _, encode, *args: mapped(*args)),
         mock.patch("fineweb_stream.pipeline.fetch.check_unchanged", lambda _: None),
         mock.patch.object(run.Run, "_finish_encoding", timed),

@@ -1,0 +1,263 @@
+"""What was asked for -> a job: its inputs, memory and engine are planned. Then it is estimated, or run.
+
+What is slow to import, and needs the engine, is imported where it is used first: the engine loads meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..inputs.blocks import Source
+from ..inputs.demo import demo_input
+from ..inputs.discover import find_inputs, leave_out
+from ..inputs.sources import check_documents, check_first, find_without_text, make_sources
+from ..inputs.storage import place_hash
+from ..memory.guard import MemoryGuard
+from ..output.compare import names_of
+from ..output.manifest import DONE, ENCODING, MERGING, Record
+from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen, wants_more
+from ..remote import session
+from ..support.cancel import Cancel
+from ..support.log import log
+from ..support.model import Input, join_names
+from ..tokenizer.gpt2 import GPT2
+from . import report
+from .budget import MemoryPlan, plan_memory
+from .fits import check_fit, fit_warnings
+from .schedule import Workers, count_workers
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .plan import Estimate
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for. `names` of inputs, and of those of `--val`, are as they were typed."""
+
+    settings: Settings
+    folder: Path
+    names: list[str]
+    val_names: list[str]
+    format: str | None
+    is_demo: bool
+    overwrite: bool
+    workers: int | None
+    connections: int
+    memory: str | int | None
+    is_local: bool  # it is encoded here, not on a cluster
+
+
+@dataclass
+class Job:
+    """A request and what is planned for it: which files, with how much memory, by which engine."""
+
+    request: Request
+    settings: Settings
+    inputs: list[Input]
+    guard: MemoryGuard
+    plan: MemoryPlan
+    cancel: Cancel
+
+    @property
+    def folder(self) -> Path:
+        """Where the outputs go."""
+        return self.request.folder
+
+    def check_inputs(self) -> None:
+        """Look at the inputs, and let the tokenizer be as they want it; `InputError` for what cannot be used."""
+        earlier = "" if self.request.overwrite else earlier_names(self.folder)
+        given = self.settings.text_column
+        sources = self._sources(join_names(given, earlier) if earlier else given)
+        check_first(sources)
+        if self.settings.shuffle:
+            check_documents(sources)
+        self.cancel.check()
+        if self.settings.tokenizer is not GPT2:
+            from .vocabulary import fitted
+
+            self.settings = fitted(self.settings, sources, self.plan, self.cancel)
+
+    def estimate(self) -> Estimate:
+        """Say, and return, what a run would make and take; nothing is written."""
+        from .fetch import measure_link
+        from .plan import link_lines, with_link
+
+        record = self._open_record(dry_run=True)
+        sources = self._recorded_sources(record)
+        found, link = self._say_plan(record, sources, is_strict=not self.settings.skip_bad), measure_link(sources)
+        for line in link_lines(link):
+            log.info(line)
+        return with_link(found, link)
+
+    def check_disk(self, found: Estimate) -> None:
+        """Raise `DiskError` where there is no room for what was estimated."""
+        from .plan import check_disk
+
+        check_disk(found, self.settings)
+
+    def run(
+        self,
+        quiet: bool = False,
+        executor: Executor | None = None,
+        connect: Callable[[Sequence[Source]], AbstractContextManager[Workers]] | None = None,
+    ) -> Record:
+        """Do all that is left to do in the folder, which is locked, and return its record.
+
+        Another `executor` may encode, or the workers that `connect` reaches and that can read the sources.
+        """
+        record = self._open_record()
+        sources = self._recorded_sources(record, is_kept=True)
+        if record.state.status == MERGING and wants_more(record, self.settings):
+            self._work(record, sources, quiet)  # it has only to merge
+        reopen(self.folder, record, self.settings, self.cancel.check)
+        if record.state.status == DONE:
+            said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
+            for line in ("already done; nothing to do", *report.compared(record), *chain(*said)):
+                log.info(line)
+        else:
+            self.check_disk(self._say_plan(record, sources))
+            with connect(sources) if connect else contextlib.nullcontext() as workers:
+                self._work(record, sources, quiet, executor, workers)
+        return record
+
+    def _work(
+        self,
+        record: Record,
+        sources: Sequence[Source],
+        quiet: bool,
+        executor: Executor | None = None,
+        cluster: Workers | None = None,
+    ) -> None:
+        from .run import Run
+
+        Run(self, sources, record, quiet).work(executor, cluster)
+
+    def _open_record(self, dry_run: bool = False) -> Record:
+        names = [*self.request.val_names, *self.request.names]
+        overwrite = self.request.overwrite
+        return open_record(
+            self.folder, self.settings, self.inputs, names, overwrite=overwrite, dry_run=dry_run, place_hash=place_hash
+        )
+
+    def _sources(self, text_column: str) -> list[Source]:
+        settings = self.settings
+        options = settings.read_options(self.plan.max_document_bytes)
+        options = dataclasses.replace(options, text_column=text_column)
+        return make_sources(self.inputs, options, settings.val_share, settings.val_files, settings.val_at == "end")
+
+    def _recorded_sources(self, record: Record, is_kept: bool = False) -> list[Source]:
+        """Return the sources of a run, by the names of columns that count in it.
+
+        Raises `InputError` for a file ahead that has none of them; with `is_kept` that is kept on record.
+        """
+        sources = self._sources(names_of(record))
+        is_done = record.state.status != ENCODING and not wants_more(record, self.settings)
+        error = None if is_done else find_without_text(sources[record.state.input :], self.cancel)
+        if error:
+            if is_kept:
+                keep_names(record)
+            raise error
+        return sources
+
+    def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
+        """Say what was found, what will be made and what it takes."""
+        from .plan import check_plan, larger_ratio, make_estimate, plan_lines, sample
+
+        for line in [*report.found(record), self.plan.line]:
+            log.info(line)
+        settings, plan = self.settings, self.plan
+        sampled = sample(sources, plan.engine, is_strict, self.cancel, settings.tokenizer, settings.val_files)
+        budget = self.guard.budget_bytes
+        found = make_estimate(sampled, sources, settings, record.state, self.folder, plan, budget)
+        for line in plan_lines(sampled, found, settings, sources):
+            log.info(line)
+        if sampled:
+            check_plan(sampled, settings)
+            train, val = sampled.splits(settings)
+            is_val_named = larger_ratio(sampled, settings, val) is not None
+            for line in check_fit(train, val, sampled.spread, settings, sampled.has_documents, is_val_named):
+                log.warning(line)
+        return found
+
+
+@contextlib.contextmanager
+def planned(request: Request, cancel: Cancel, network: session.Session) -> Iterator[Job]:
+    """Yield the job that was asked for, its inputs looked at; the engine, which takes longest, is loaded meanwhile.
+
+    Raises `InputError` for what cannot be used, `MemoryLimitError` where not even one worker fits.
+    """
+    n_val, inputs = _find(request)
+    settings = dataclasses.replace(request.settings, val_files=n_val)
+    if settings.separator and not any(input.format == "text" for input in inputs):
+        log.warning("note: --separator is for text files, and no input is one")
+    guard = MemoryGuard(request.memory)
+    plan = _plan(request, inputs, guard)
+    network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
+    network.is_streaming = request.is_local
+    job = Job(request, settings, inputs, guard, plan, cancel)
+    with _engine_loading(job):
+        job.check_inputs()
+        yield job
+
+
+def _find(request: Request) -> tuple[int, list[Input]]:
+    """Return how many inputs are validation, and all inputs, those first."""
+    val, names = request.val_names, request.names
+    if request.is_demo:
+        return 0, [demo_input()]
+
+    def find(part: list[str], is_val: bool) -> list[Input]:
+        is_new = request.overwrite
+        known = None if is_new else recorded_inputs(request.folder, [*val, *names], _belongs, part, is_val)
+        return known or find_inputs(part, request.format)
+
+    found = find(val, True) if val else []
+    others = find(names, False)
+    return len(found), [*found, *(leave_out(others, found) if found else others)]
+
+
+def _belongs(name: str, url: str) -> bool:
+    """Tell whether a URL is one that a name may stand for."""
+    from ..remote.hub import may_stand_for  # it loads what speaks to networks
+
+    return may_stand_for(name, url)
+
+
+def _plan(request: Request, inputs: Sequence[Input], guard: MemoryGuard) -> MemoryPlan:
+    engine, tokenizer = request.settings.engine, request.settings.tokenizer
+    if tokenizer is not GPT2:  # that need not be looked at first
+        from .vocabulary import usable_engine
+
+        engine = usable_engine(engine, tokenizer)
+    n_connections = request.connections if any(input.is_remote for input in inputs) else 0
+    formats, n_workers = {input.format for input in inputs}, count_workers(request.workers)
+    return plan_memory(guard, engine, n_workers, formats, request.is_local, n_connections, tokenizer)
+
+
+@contextlib.contextmanager
+def _engine_loading(job: Job) -> Iterator[None]:
+    """Load the engine while all else is made ready."""
+    from .worker import get_encoder
+
+    engine, tokenizer = job.plan.engine, job.settings.tokenizer
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # raised again, and seen, where the engine is used
+            get_encoder(engine, tokenizer)
+
+    thread = threading.Thread(target=load, name="encode-load")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()

@@ -1,0 +1,115 @@
+"""`estimate()`: what a run would make and take, before it; the run itself is the oracle."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fineweb_stream
+from fineweb_stream import Estimate, InputError, estimate, prepare
+from fineweb_stream.output import files
+
+from .helpers import write_jsonl, write_parquet
+from .test_contracts import prepare_in_blocks
+
+DOCS = [f"Document number {i} of some, " + "with a few words in it. " * (1 + i * 7 % 23) for i in range(4000)]
+NOT_FOR_IT = {"index", "dry_run", "cluster", "executor", "quiet"}
+"""What changes neither what comes out nor what it takes here."""
+
+
+def write(kind: str, folder: Path) -> tuple[Path, dict[str, str]]:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+        return write_parquet(folder / "c.parquet", DOCS), {}
+    if kind == "jsonl":
+        return write_jsonl(folder / "c.jsonl", DOCS), {}
+    (folder / "c.txt").write_text("\n\n".join(DOCS))
+    return folder / "c.txt", {"separator": "\n\n"} if kind == "separated" else {}
+
+
+def test_its_parameters_are_those_of_prepare() -> None:
+    """Each parameter of `prepare()` that changes the files, and no other, with the same default."""
+    wanted = inspect.signature(prepare).parameters
+    assert list(inspect.signature(estimate).parameters.values()) == [
+        parameter for name, parameter in wanted.items() if name not in NOT_FOR_IT
+    ]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "separated", "text"])
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 20_000, "val_ratio": 0.1}, {"val_tokens": 9000}])
+@pytest.mark.parametrize("layout", ["nanogpt", "llmc"])
+def test_the_run_comes_out_as_estimated(kind: str, options: dict, layout: str, tmp_path: Path, capsys) -> None:
+    """Tokens and documents within 10% and the disk that the files take; nothing is written or printed before."""
+    path, more = write(kind, tmp_path)
+    options = options | more | {"layout": layout, "engine": "tiktoken", "workers": 2}
+    found = estimate(path, tmp_path / "out", **options)
+    assert capsys.readouterr() == ("", "")
+    assert not (tmp_path / "out").exists()
+    result = prepare_in_blocks(2000, path, tmp_path / "out", **options)  # --max-tokens ends it with one
+    assert found.train_tokens == pytest.approx(result.train_tokens, rel=0.1)
+    if kind == "text" or "val_tokens" in options:  # a share of the documents is drawn
+        assert found.val_tokens == pytest.approx(result.val_tokens, rel=0.1, abs=100)
+    n_documents = result.train_documents + result.val_documents
+    assert found.documents == (pytest.approx(n_documents, rel=0.1) if n_documents else None)
+    written = sum(each.stat().st_size for each in (tmp_path / "out").iterdir() if each.suffix == ".bin")
+    assert found.disk_bytes == pytest.approx(written, rel=0.1)
+    assert (found.input_bytes, found.engine, found.workers) == (path.stat().st_size, "tiktoken", 2)
+    assert found.seconds and found.seconds > 0 and not found.network_bytes and not found.is_rough
+    assert found.text_bytes and found.memory_bytes > 0 and found.spread is not None
+
+
+def test_several_files_of_which_some_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not sampled counts by its size."""
+    monkeypatch.setattr("fineweb_stream.pipeline.plan.N_SAMPLES", 2)
+    paths = [write_jsonl(tmp_path / f"{i}.jsonl", DOCS[i::5]) for i in range(5)]
+    found = estimate(paths, tmp_path / "out", engine="tiktoken")
+    assert found.documents == pytest.approx(len(DOCS), rel=0.1)
+
+
+def test_compressed_files_are_estimated_roughly(tmp_path: Path) -> None:
+    """Of them only the beginnings are known."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    found = estimate(tmp_path / "c.jsonl.gz", tmp_path / "out", engine="tiktoken")
+    assert found.is_rough and found.documents == pytest.approx(len(DOCS), rel=0.2)
+
+
+def test_of_a_pipe_nothing_is_known(tmp_path: Path) -> None:
+    """What cannot be sampled is None, not 0."""
+    reader, writer = os.pipe()
+    os.write(writer, b"Some text that comes by itself.\n")
+    os.close(writer)
+    code = f"import fineweb_stream; print(fineweb_stream.estimate('-', {str(tmp_path / 'out')!r}, format='text'))"
+    done = subprocess.run([sys.executable, "-c", code], stdin=reader, capture_output=True, text=True, timeout=60)
+    os.close(reader)
+    assert "train_tokens=None, val_tokens=None, documents=None" in done.stdout, done.stderr
+    assert "seconds=None" in done.stdout and "disk_bytes=None" in done.stdout
+
+
+def test_a_disk_too_small_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers say it; the dry run and the run refuse."""
+    monkeypatch.setattr(files, "free_bytes", lambda folder: 1000)
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    found = estimate(path, tmp_path / "out", engine="tiktoken")
+    assert found.disk_bytes and found.disk_bytes > found.disk_free_bytes == 1000
+    for dry_run in (True, False):
+        with pytest.raises(fineweb_stream.DiskError, match=r"will be needed there at the peak, 1\.0 kB are free"):
+            prepare(path, tmp_path / "out", engine="tiktoken", dry_run=dry_run, quiet=True)
+
+
+def test_what_prepare_refuses_is_refused(tmp_path: Path) -> None:
+    """A setting or a record that stops the run stops the estimate."""
+    path = write_jsonl(tmp_path / "c.jsonl", [*DOCS, "x"])
+    with pytest.raises(InputError, match="--val-tokens 99,000,000"):
+        estimate(path, tmp_path / "out", val_tokens=99_000_000)
+    with path.open("a") as file:
+        file.write("no object\n" * 3000)
+    with pytest.raises(InputError, match=r"not JSON .*no object"):
+        estimate(path, tmp_path / "out")
+    assert isinstance(estimate(path, tmp_path / "out", skip_bad=True), Estimate)
