@@ -282,6 +282,11 @@ def text_share(source: Parquet) -> float:
     return n_bytes / max(source.input.size, 1)
 
 
+def n_rows(source: Parquet) -> int:
+    """Return how many rows there are, by the footer."""
+    return 0 if _why_skipped(source) else int(_metadata(source.input).num_rows)
+
+
 def _byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
     return start, start + chunk.total_compressed_size

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..inputs.blocks import Block, Source
+from ..inputs.parquet import Parquet, n_rows
 from ..inputs.storage import unpacked_bytes
 from ..output import files
 from ..output.changes import locate
@@ -171,7 +172,7 @@ class _Sample:
                 text_bytes = unpacked_bytes(source.input) if source.input.compression else source.text_bytes()
                 self._size += source.input.size
                 self._expected += text_bytes * tokens / n_bytes
-                self._documents += text_bytes * documents / n_bytes
+                self._documents += n_rows(source) if isinstance(source, Parquet) else text_bytes * documents / n_bytes
 
     def expected_tokens(self) -> int:
         """Return how many tokens all of the sources have, by the samples."""
