@@ -40,7 +40,10 @@ DEMO_VAL_RATIO = 0.1
 
 @dataclass(frozen=True)
 class Result:
-    """What a run made: the folder of `train.bin` and `val.bin`, tokens and documents of each, and how long it took."""
+    """What a run made: the folder of `train.bin` and `val.bin`, tokens and documents of each, and how long it took.
+
+    Of the `train_tokens` the last `rest_tokens` are in `rest.bin` or `rest.npy`: too few for a shard of that layout.
+    """
 
     out: Path
     train_tokens: int
@@ -48,6 +51,7 @@ class Result:
     train_documents: int
     val_documents: int
     seconds: float
+    rest_tokens: int = 0
 
 
 def prepare(
@@ -115,9 +119,8 @@ def prepare(
             record = job.run(quiet, executor, connect)
             _index(job, record, index)
     state = record.state
-    return Result(
-        job.folder, state.train_tokens, state.val_tokens, state.train_documents, state.val_documents, state.seconds
-    )
+    documents = state.train_documents, state.val_documents
+    return Result(job.folder, state.train_tokens, state.val_tokens, *documents, state.seconds, record.rest_tokens)
 
 
 def estimate(

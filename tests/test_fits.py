@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import cli
-from fineweb_stream.output.layouts import LAYOUTS
-from fineweb_stream.pipeline.fits import Fit, check_fit, parse_fit
-from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.output.layouts import LAYOUTS, Fit
+from fineweb_stream.pipeline.fits import check_fit
+from fineweb_stream.pipeline.settings import Settings, parse_fit
 from fineweb_stream.support.errors import InputError
 
 from .consumers.readers import READERS, Refused
@@ -87,9 +87,10 @@ def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: p
 def test_a_last_shard_too_short_is_said_and_mended(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A last shard of a few tokens is a warning whose --shard-tokens gives shards that all fit."""
+    """A last shard too short for another trainer is a warning whose --shard-tokens gives shards that all fit."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options = ["--layout", layout, "--for", "2x256x2", "--val-tokens", "2000", "--max-tokens", "12003"]
+    assert run(path, out, *options, "--shard-tokens", "4000", "--for", "1x1") == 0
     assert run(path, out, *options, "--shard-tokens", "4000") == 0
     said = capsys.readouterr().out
     assert "warning: the last shard, train_shard_0003" in said and " has 3 tokens; " in said

@@ -29,7 +29,7 @@ FOREIGN = b"precious " * 100
 
 NAMES = [
     *("train.bin", "val.bin", "val.npy", "train_shard_0000.bin", "train_shard_0001.bin", "train_shard_0007.bin"),
-    *("train_shard_0000.npy", "train_shard_0000_mybackup.bin", "prepare.changes.jsonl", "prepare.json"),
+    *("train_shard_0000.npy", "rest.bin", "train_shard_0000_mybackup.bin", "prepare.changes.jsonl", "prepare.json"),
     *("prepare.manifest.json", "prepare.lock", "prepare.log", "val.bin.part", "train.bin.part", "prepare.json.part"),
 ]
 

@@ -30,7 +30,7 @@ def suffixes(path: Path) -> tuple[str, str]:
 
 
 _OWN = re.compile(
-    r"(prepare(\.[a-z]+)?\.json|prepare\.[a-z]+\.jsonl|(train|val|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy))"
+    r"(prepare(\.[a-z]+)?\.json|prepare\.[a-z]+\.jsonl|(train|val|rest|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy))"
     r"(\.part)?"
     r"|prepare\.(log|lock)"
 )

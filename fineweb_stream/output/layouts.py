@@ -15,6 +15,7 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 EOT_PLACES = {"after": "after", "before": "before", "both": "before and after"}
 """Where the end-of-text of a document may stand, and how that is said. llm.c's and build-nanogpt's own is before."""
@@ -28,6 +29,17 @@ _LLMC_HEADER = struct.Struct("<3i1012x")  # magic, version, number of tokens; th
 _NPY_HEADER_BYTES = 128  # room for a count of 60 digits; a multiple of 64, so that a mapped array is aligned
 
 
+class Fit(NamedTuple):
+    """What a reader takes in one step: sequences per process, tokens per sequence, processes."""
+
+    batch: int
+    block: int
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self if self.ranks > 1 else self[:2]))
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the files of a run look.
@@ -37,8 +49,8 @@ class Layout:
 
     `make_header` turns a number of tokens into the `header_bytes` bytes that stand before them; `max_tokens` is how
     many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is `{name}`. Shards that
-    are not merged are the result. `reader` reads them, in steps of `default_batch` (sequences, tokens of each,
-    processes) when it is told nothing; `shard_tokens` is how long its own scripts make shards. `stems` are what the
+    are not merged are the result. `reader` reads them, in steps of `default_batch` when it is told nothing;
+    `shard_tokens` is how long its own scripts make shards. `stems` are what the
     names of shards and of val begin with; shards have numbers of at least `n_digits` digits, from `first_number` on.
     What `is_spool` only waits for its turn, and never gets a final name.
     """
@@ -51,7 +63,7 @@ class Layout:
     is_merged: bool
     usage: str
     reader: str
-    default_batch: tuple[int, int, int]
+    default_batch: Fit
     shard_tokens: int
     stems: tuple[str, str] = ("train_shard_", "val")
     n_digits: int = 4
@@ -83,6 +95,15 @@ class Layout:
         number = int(digits) - self.first_number if digits.isascii() and digits.isdecimal() else -1
         return number if number >= 0 and self.shard_name(number) == name else None
 
+    @property
+    def rest_name(self) -> str:
+        """The name of what is left of train and too short for the reader, which takes it for none of its files."""
+        return f"rest{self.suffix}"
+
+    def least_tokens(self, fit: Fit) -> int:
+        """How many tokens each file needs: one window and its targets, or one step of all processes."""
+        return (fit.block if self.is_merged else fit.batch * fit.block * fit.ranks) + 1
+
     def n_bytes(self, n_tokens: int) -> int:
         """The size of a file of so many tokens."""
         return self.header_bytes + n_tokens * self.id_bytes
@@ -111,7 +132,7 @@ NANOGPT = Layout(
     True,
     "python train.py --dataset={name}",
     "nanoGPT",
-    (12, 1024, 1),
+    Fit(12, 1024),
     500_000_000,
 )
 LLMC = Layout(
@@ -123,7 +144,7 @@ LLMC = Layout(
     False,
     "./train_gpt2cu -i '{folder}/train_shard_*.bin' -j '{folder}/val.bin'",
     "llm.c",
-    (4, 1024, 1),
+    Fit(4, 1024),
     100_000_000,
 )
 FINEWEB = replace(
@@ -145,7 +166,7 @@ NPY = Layout(
     False,
     "data_root = {folder!r}",
     "build-nanogpt",
-    (64, 1024, 1),
+    Fit(64, 1024),
     100_000_000,
 )
 

@@ -83,8 +83,9 @@ class State:
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
     rows or documents of that input came before; `input_read` bytes of it were read. `val_end` is the byte where the
     validation split of a stream of plain text ends (0 elsewhere). `place` is the length and SHA-256 of what stands
-    right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete;
-    `shard_heads` are their first bytes. `parts` has the length and hash of what is written under a temporary name.
+    right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete; `shard_heads` are
+    their first bytes; with `has_rest` the last is too short for the layout's reader, and called the rest. `parts` has
+    the length and hash of what is written under a temporary name.
     `snapshot` is the position from which a run that `--max-tokens` ended goes on: the start of the block it ended in.
     `shuffle` says how far the documents are shuffled: SHUFFLE. Until they are, the shards are those of the spool.
     `old` are the files of a finished run that goes on, which stay until new ones replace them; of its `train.bin` the
@@ -113,6 +114,7 @@ class State:
     changes_head: str = ""
     shard_sha256: list[str] = field(default_factory=list)
     shard_heads: list[str] = field(default_factory=list)
+    has_rest: bool = False
     merged_shards: int = 0
     base_shards: int = 0
     parts: dict[str, list[Any]] = field(default_factory=dict)
@@ -134,6 +136,11 @@ class State:
     def n_documents(self) -> int:
         """Documents of both splits."""
         return self.train_documents + self.val_documents
+
+    def shard_name(self, number: int, layout: Layout) -> str:
+        """The final name of a complete shard."""
+        is_rest = self.has_rest and number == len(self.shard_sha256) - 1
+        return layout.rest_name if is_rest else layout.shard_name(number)
 
     def position(self) -> dict[str, Any]:
         """Return a copy of the values of POSITION."""
@@ -173,6 +180,12 @@ class Record:
         """How many tokens each shard but the last has; what is shuffled into one file is one shard."""
         is_whole = self.settings["shuffle"] and self.layout.is_merged and not self.settings["keep_shards"]
         return sys.maxsize if is_whole else int(self.settings["shard_tokens"])
+
+    @property
+    def rest_tokens(self) -> int:
+        """How many tokens of train are not in its shards, but in a file of their own."""
+        n_shards = len(self.state.shard_sha256) - 1
+        return self.state.train_tokens - n_shards * self.shard_tokens if self.state.has_rest else 0
 
     @property
     def run(self) -> str:
@@ -217,7 +230,7 @@ class Record:
         for number, head in enumerate([] if is_gone else heads):
             n = min(train_tokens - number * shard_tokens, shard_tokens)
             entry = {"bytes": layout.n_bytes(n), "tokens": n, "head": head}
-            known.setdefault(layout.shard_name(number), []).append(entry)
+            known.setdefault(state.shard_name(number, layout), []).append(entry)
         if state.status != ENCODING and state.changes_bytes:
             entry = {"bytes": state.changes_bytes, "head": state.changes_head}
             known.setdefault("prepare.changes.jsonl", []).append(entry)

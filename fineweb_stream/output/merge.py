@@ -40,7 +40,7 @@ def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, ch
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
-        give_name(folder, layout.shard_name(number), state, layout)
+        give_name(folder, state.shard_name(number, layout), state, layout, layout.shard_name(number))
     _check_shards(folder, state, sizes, settings.keep_shards, layout)
     n_tokens = {layout.val_name: state.val_tokens}
     if layout.is_merged:
@@ -49,7 +49,7 @@ def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, ch
         n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256, "head": head}
     if settings.keep_shards:
         for number, (sha256, head) in enumerate(zip(state.shard_sha256, state.shard_heads, strict=True)):
-            name = layout.shard_name(number)
+            name = state.shard_name(number, layout)
             n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256, "head": head}
     for name, n in n_tokens.items():
         state.outputs[name] |= {"tokens": n, "bytes": layout.n_bytes(n)}
@@ -136,7 +136,7 @@ def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: boo
     """Raise `PrepareError` unless every shard that is left to merge is there and whole."""
     part = files.part_path(folder / TRAIN_NAME, state.run)
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
-        path = shard_path(folder, number, layout)
+        path = folder / state.shard_name(number, layout)
         if number == 0 and not keep_shards and not path.exists() and part.exists():
             continue  # it is the beginning of train.bin already
         _check_size(path, sizes[number])

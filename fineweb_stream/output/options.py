@@ -40,6 +40,10 @@ class OutputOptions(Protocol):
         """The layout, for ids of the tokenizer's width."""
 
     @property
+    def least_tokens(self) -> int:
+        """How many tokens each file needs for the layout's reader."""
+
+    @property
     def max_tokens(self) -> int | None:
         """After how many training tokens the run ends."""
 

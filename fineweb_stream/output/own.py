@@ -18,7 +18,7 @@ from . import files
 from .layouts import Layout
 
 OUTPUT_NAME = (
-    r"train\.bin|val\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl|meta\.pkl"
+    r"train\.bin|(?:val|rest)\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl|meta\.pkl"
     r"|fineweb_val_000000\.bin|fineweb_train_(?!0{6})(?:\d{6}|[1-9]\d{6,8})\.bin"
 )
 """What a run makes (a pattern), in any layout."""

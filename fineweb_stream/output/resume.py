@@ -150,6 +150,7 @@ def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callabl
         base_shards=n_complete if layout.is_merged and not settings.keep_shards else 0,
         parts={},
         snapshot={},
+        has_rest=False,
         outputs={},
         old={name: entries[0] for name, entries in record.owned().items()},
     )
@@ -160,7 +161,8 @@ def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callabl
             state, folder / TRAIN_NAME, n_complete * settings.shard_tokens * layout.id_bytes, shard, 0, n_shard, check
         )
     else:
-        _copy(state, shard, layout.header_bytes, shard, layout.header_bytes, n_shard, check)
+        source = folder / before.shard_name(n_complete, layout)
+        _copy(state, source, layout.header_bytes, shard, layout.header_bytes, n_shard, check)
     val = folder / layout.val_name
     _copy(state, val, layout.header_bytes, val, layout.header_bytes, state.val_tokens * layout.id_bytes, check)
     changes = folder / CHANGES_NAME

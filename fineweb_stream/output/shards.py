@@ -23,12 +23,14 @@ def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
     return folder / layout.shard_name(number)
 
 
-def give_name(folder: Path, name: str, state: State, layout: Layout) -> None:
+def give_name(folder: Path, name: str, state: State, layout: Layout, written_as: str = "") -> None:
     """Give a file that the record says is complete its final name, if it has it not yet.
+
+    It may have been written under the temporary name of another.
 
     Raises `InputError` where something stands there that is not of the finished run that goes on.
     """
-    part = files.part_path(folder / name, state.run)
+    part = files.part_path(folder / (written_as or name), state.run)
     if part.exists():
         check_own(folder / name, {name: [state.old[name]]} if name in state.old else {}, layout)
         files.replace(part, folder / name)
@@ -38,13 +40,17 @@ class ShardWriter:
     """Writes both splits of a run, and takes up again what `state` says is there; the rest is cut off.
 
     Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths. A shard that is complete
-    gets its final name by `give_names`, when it is on record: then the name says whose it is.
+    gets its final name by `give_names`, when it is on record: then the name says whose it is. The last of several that
+    are the result, if it has fewer than `least_tokens` ids and the others do not, is the rest.
 
     Raises `DiskError`; `PrepareError` when there is less than the state says; `InputError` when val outgrows a file.
     """
 
-    def __init__(self, folder: Path, shard_tokens: int, state: State, layout: Layout = NANOGPT) -> None:
+    def __init__(
+        self, folder: Path, shard_tokens: int, state: State, layout: Layout = NANOGPT, least_tokens: int = 0
+    ) -> None:
         self._folder = folder
+        self._least_tokens = least_tokens
         self._shard_tokens = shard_tokens
         self._state = state
         self._layout = layout
@@ -108,6 +114,7 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Complete the last shard and the validation split, which keeps its temporary name."""
+        self._state.has_rest = self._is_rest()
         self._complete_shard()
         self._val.write_header(self._layout.make_header(self._state.val_tokens))
         self.sync()
@@ -133,6 +140,13 @@ class ShardWriter:
             header_bytes=self._layout.header_bytes,
             sha256=sha256,
         )
+
+    def _is_rest(self) -> bool:
+        """Tell whether the last shard is too short for the layout's reader."""
+        assert self._shard
+        if self._layout.is_merged or self._layout.is_spool or not self._state.shard_sha256:
+            return False
+        return self._shard.n_bytes // self._layout.id_bytes < self._least_tokens <= self._shard_tokens
 
     def _complete_shard(self) -> None:
         assert self._shard

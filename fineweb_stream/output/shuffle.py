@@ -240,7 +240,7 @@ def shuffle(
     at = state.shuffle = state.shuffle or copy.deepcopy(SHUFFLE)
     record.clear_parts()
     written = State(run=state.run, old=state.old, **copy.deepcopy({name: at[name] for name in _WRITTEN}))
-    with ShardWriter(folder, record.shard_tokens, written, record.layout) as writer:
+    with ShardWriter(folder, record.shard_tokens, written, record.layout, settings.least_tokens) as writer:
 
         def save(n_bins: int) -> None:
             writer.sync()
@@ -259,7 +259,8 @@ def shuffle(
             commit()
             spool.remove(spool.n_tokens)
         writer.finish()
-    state.shard_sha256, state.shard_heads, state.outputs = written.shard_sha256, written.shard_heads, written.outputs
+    for name in ("shard_sha256", "shard_heads", "has_rest", "outputs"):
+        setattr(state, name, getattr(written, name))
     state.parts = _without_spool(state.parts) | written.parts
     state.shuffle, state.status = {}, MERGING
     commit()

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from ..output.layouts import LAYOUTS, LLMC, Layout
 from ..output.manifest import Record
@@ -20,44 +19,6 @@ MODDED_VAL_TOKENS = 10_485_760
 _OWN_NAME = r"(train|val|train_shard_\d{4,})\.(bin|npy)(\..*)?"
 
 
-class Fit(NamedTuple):
-    """What a reader takes in one step: sequences per process, tokens per sequence, processes."""
-
-    batch: int
-    block: int
-    ranks: int = 1
-
-    def __str__(self) -> str:
-        return "x".join(map(str, self if self.ranks > 1 else self[:2]))
-
-
-def parse_fit(text: str) -> Fit:
-    """Read what `--for` is given.
-
-    >>> parse_fit("64x1024x8"), str(parse_fit("12 × 1024"))
-    (Fit(batch=64, block=1024, ranks=8), '12x1024')
-
-    Raises `InputError` for anything else.
-    """
-    match = re.fullmatch(r"(\d+)[x×*](\d+)(?:[x×*](\d+))?", re.sub(r"[\s,_]", "", text), re.IGNORECASE)
-    numbers = [int(number) for number in match.groups("1")] if match else [0]
-    if 0 in numbers:
-        raise InputError(
-            f"--for {text}: not a batch", "write it like 64x1024x8: sequences, tokens of each, and processes if several"
-        )
-    return Fit(*numbers)
-
-
-def fit_of(settings: Settings) -> Fit:
-    """Return what was asked for, or what the layout's reader takes when it is told nothing."""
-    return parse_fit(settings.fit) if settings.fit else Fit(*LAYOUTS[settings.layout].default_batch)
-
-
-def least_tokens(layout: Layout, fit: Fit) -> int:
-    """Return how many tokens each file needs: one window and its targets, or one step of all processes."""
-    return (fit.block if layout.is_merged else fit.batch * fit.block * fit.ranks) + 1
-
-
 def check_fit(
     train: int, val: int, spread: float, settings: Settings, has_documents: bool, is_val_named: bool = False
 ) -> list[str]:
@@ -67,7 +28,7 @@ def check_fit(
 
     Raises `InputError` instead where `--for` was given.
     """
-    layout, least = LAYOUTS[settings.layout], least_tokens(LAYOUTS[settings.layout], fit_of(settings))
+    layout, least = LAYOUTS[settings.layout], settings.least_tokens
     problems = []
     if val * (1 + spread) < least and (settings.fit or not is_val_named):
         problems.append(
@@ -89,13 +50,12 @@ def check_fit(
 
 def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
     """Yield a line for each file that came out too short for its reader."""
-    state, layout = record.state, record.layout
-    least = least_tokens(layout, fit_of(settings))
+    state, layout, least = record.state, record.layout, settings.least_tokens
     if state.val_tokens < least:
         advice = _val_advice(least, state.n_tokens, settings)
         yield _warning(layout.val_name, state.val_tokens, settings, advice)
-    n_shards = 1 if layout.is_merged else len(state.shard_sha256)
-    last = state.train_tokens - (n_shards - 1) * settings.shard_tokens
+    n_shards = 1 if layout.is_merged else len(state.shard_sha256) - state.has_rest
+    last = state.train_tokens - record.rest_tokens - (n_shards - 1) * settings.shard_tokens
     if n_shards == 1 and last < least:
         yield _warning("train.bin" if layout.is_merged else "the only shard", last, settings, "more text")
     elif last < least:
@@ -133,8 +93,7 @@ def _modded_notes(train: int, val: float, settings: Settings, has_documents: boo
 
 
 def _need(settings: Settings) -> str:
-    layout, fit = LAYOUTS[settings.layout], fit_of(settings)
-    return f"{layout.reader} needs {least_tokens(layout, fit):,} or more (--for {fit})"
+    return f"{LAYOUTS[settings.layout].reader} needs {settings.least_tokens:,} or more (--for {settings.batch})"
 
 
 def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:

@@ -152,8 +152,9 @@ def is_never_separated(state: State, sources: Sequence[Source]) -> bool:
 def outputs(folder: Path, record: Record) -> list[str]:
     """Say where the files are and what is in them."""
     state, layout = record.state, record.layout
-    last = len(state.shard_sha256) - 1
+    last = len(state.shard_sha256) - 1 - state.has_rest
     shards = layout.shard_name(0) + (f" to {layout.shard_name(last)}" if last else "")
+    shards += f", {layout.rest_name}" if state.has_rest else ""
     lines = []
     for name, tokens, documents in (
         (TRAIN_NAME if layout.is_merged else shards, state.train_tokens, state.train_documents),
@@ -163,6 +164,9 @@ def outputs(folder: Path, record: Record) -> list[str]:
         lines.append(f"{folder / name}: {counted(tokens, 'token')}{of}")
     if layout.is_merged and record.settings["keep_shards"]:
         lines.append(f"{folder / shards}: the tokens of {TRAIN_NAME} once more")
+    if state.has_rest:
+        rest, n_rest = folder / layout.rest_name, counted(record.rest_tokens, "token")
+        lines.append(f"note: {rest} has the last {n_rest} of train, too few for {layout.reader}, which leaves it out")
     if state.n_changes:
         n_changes = ", ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items())
         lines.append(f"{folder / CHANGES_NAME}: {n_changes}")

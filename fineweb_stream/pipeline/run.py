@@ -116,7 +116,13 @@ class Run:
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet, supply=supply)
         with (
-            ShardWriter(self._folder, self._settings.shard_tokens, self._state, self._record.written_layout) as writer,
+            ShardWriter(
+                self._folder,
+                self._settings.shard_tokens,
+                self._state,
+                self._record.written_layout,
+                self._settings.least_tokens,
+            ) as writer,
             ChangeLog(self._folder, self._state) as changes,
         ):
             committed = time.monotonic()

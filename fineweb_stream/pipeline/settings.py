@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, Layout, get_layout
+from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, Fit, Layout, get_layout
 from ..support.errors import InputError
 from ..support.model import ReadOptions, split_names
 from ..support.units import parse_share, parse_size
@@ -48,6 +49,23 @@ def parse_separator(text: str) -> str:
         return codecs.escape_decode(text.encode())[0].decode()
     except ValueError as error:
         raise InputError(f"--separator {text!r}: {error}", r"write it like '\\n\\n' or '<|endoftext|>'") from None
+
+
+def parse_fit(text: str) -> Fit:
+    """Read what `--for` is given.
+
+    >>> parse_fit("64x1024x8"), str(parse_fit("12 × 1024"))
+    (Fit(batch=64, block=1024, ranks=8), '12x1024')
+
+    Raises `InputError` for anything else.
+    """
+    match = re.fullmatch(r"(\d+)[x×*](\d+)(?:[x×*](\d+))?", re.sub(r"[\s,_]", "", text), re.IGNORECASE)
+    numbers = [int(number) for number in match.groups("1")] if match else [0]
+    if 0 in numbers:
+        raise InputError(
+            f"--for {text}: not a batch", "write it like 64x1024x8: sequences, tokens of each, and processes if several"
+        )
+    return Fit(*numbers)
 
 
 def _read(name: str, value: Any, parse: Callable[[Any], float]) -> float:
@@ -124,6 +142,8 @@ class Settings:
             raise InputError(f"eot={self.eot!r}: no such place", ", ".join(EOT_PLACES))
         if self.val_at not in VAL_PLACES:
             raise InputError(f"val_at={self.val_at!r}: no such place", " or ".join(VAL_PLACES))
+        if self.fit:
+            parse_fit(self.fit)
         for name in ("val_tokens", "max_tokens"):
             if self.val_at == "end" and getattr(self, name) is not None:
                 option = name.replace("_", "-")
@@ -149,6 +169,16 @@ class Settings:
     def file_layout(self) -> Layout:
         """The layout of the files, for the tokenizer's ids."""
         return get_layout(self.layout, self.tokenizer.id_bytes)
+
+    @property
+    def batch(self) -> Fit:
+        """What the trainer takes in one step: what was asked for, or what the layout's reader does by default."""
+        return parse_fit(self.fit) if self.fit else self.file_layout.default_batch
+
+    @property
+    def least_tokens(self) -> int:
+        """How many tokens each file needs for the layout's reader."""
+        return self.file_layout.least_tokens(self.batch)
 
     @property
     def val_share(self) -> float | None:

@@ -37,7 +37,8 @@ def open_tokens(
 
     Of a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all its
     `train_shard_NNNN.bin` in order, so that training can start before they are merged; or what another layout calls
-    them. `split` says nothing of a file. Headers of llm.c and NumPy are known by what they hold, not by the name.
+    them, `rest.bin` included. `split` says nothing of a file. Headers of llm.c and NumPy are known by what they hold,
+    not by the name.
 
     Raises `InputError` for what is missing, not finished, empty, cut, a shard short, or no token file: text, say.
     """
@@ -69,7 +70,7 @@ def _find_val(folder: Path) -> Path:
 
 
 def _find_shards(folder: Path) -> list[Path]:
-    """Return the paths of all shards, in order."""
+    """Return the paths of all shards, in order, and of what is too short to be one."""
     names = [path.name for path in folder.iterdir()]
     for layout in LAYOUTS.values():
         if numbers := {number for name in names if (number := layout.shard_number(name)) is not None}:
@@ -82,7 +83,8 @@ def _find_shards(folder: Path) -> list[Path]:
             f"{shard_path(folder, missing, layout)}: this shard is missing, and later ones are there",
             f"copy it there too; or, if a run was stopped while it merged, let the same command finish {TRAIN_NAME}",
         )
-    return [shard_path(folder, number, layout) for number in range(len(numbers))]
+    rest = [layout.rest_name] if layout.rest_name in names else []
+    return [folder / name for name in [*map(layout.shard_name, range(len(numbers))), *rest]]
 
 
 def _no_train(folder: Path) -> InputError:
