@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fineweb_stream import Result, iter_ids, prepare
@@ -57,6 +57,7 @@ def write_documents(kind: str, folder: Path, docs: list[str]) -> tuple[Path, dic
     val_ratio=st.sampled_from([0.0005, 0.1, 0.5]),
     engine=st.sampled_from(["tiktoken", "gigatoken"]),
 )
+@example(text="\ufeff" + "Hello" * 9, block_bytes=1, shard_tokens=1, workers=1, val_ratio=0.0005, engine="tiktoken")
 def test_plain_text_is_exact(reference, text, block_bytes, shard_tokens, workers, val_ratio, engine) -> None:
     """C1: val.bin and then train.bin are tiktoken's ids of the file, for every block, shard and worker count."""
     with tempfile.TemporaryDirectory() as folder:

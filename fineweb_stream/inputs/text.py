@@ -48,6 +48,8 @@ class PlainText:
         """Yield byte ranges that end where a cut cannot change an id."""
         with open_input(self.input, start) as file:
             val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
+            if 0 < val_bytes <= len(BOM) and not (self.val_at_end or file.first) and file.read_at(0, len(BOM)) == BOM:
+                val_bytes = len(BOM) + 1  # a mark alone is no text
             val_end = val_bytes if self.input.is_stream else 0
             rule = CUT_RULES[self.options.cuts]
             first, then = ("train", "val") if self.val_at_end else ("val", "train")
