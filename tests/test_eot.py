@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tiktoken
 
-from fineweb_stream import prepare
+from fineweb_stream import open_documents, prepare
 from fineweb_stream.output.verify import verify
 from fineweb_stream.support.errors import InputError
+from fineweb_stream.token_files.documents import write_index
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import outputs, read_ids, write_jsonl
@@ -84,6 +85,24 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         prepare(path, tmp_path / "out", eot="middle")
     with pytest.raises(InputError, match="--index and --eot before"):
         prepare(path, tmp_path / "out", eot="before", index=True)
+    prepare(path, tmp_path / "before", quiet=True, eot="before", layout="llmc")
+    for refused in (lambda: write_index(tmp_path / "before" / "val.bin"), lambda: open_documents(tmp_path / "before")):
+        with pytest.raises(InputError, match="made with --eot before, and an index says where documents end"):
+            refused()
     prepare(path, tmp_path / "out", quiet=True)
     with pytest.raises(InputError, match="--eot was 'after' and is 'before'"):
         prepare(path, tmp_path / "out", eot="before", quiet=True)
+
+
+def test_an_index_of_an_earlier_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside files in which it cannot be, the file to delete is said; then nothing more is."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    prepare(path, tmp_path / "out", quiet=True, index=True)
+    prepare(path, tmp_path / "out", eot="both", overwrite=True)
+    said = capsys.readouterr().out
+    for name in ("train.bin", "val.bin"):
+        index = tmp_path / "out" / f"{name}.index"
+        assert f"made with --eot both, and an index says where documents end, by --eot after: delete {index}\n" in said
+        index.unlink()
+    prepare(path, tmp_path / "out", eot="both")
+    assert "an index says" not in capsys.readouterr().out

@@ -26,6 +26,7 @@ from ..support.log import log
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from .joined import Tokens
+from .made_by import made_by
 from .open import find_paths
 
 END_DTYPE = np.dtype("<u8")
@@ -158,7 +159,8 @@ def name_stale(paths: Sequence[Path]) -> None:
             try:
                 Documents([path])
             except InputError as error:
-                log.warning(f"warning: {error.message}: --index makes it anew")
+                advice = "--index makes it anew" if made_by(path).eot == "after" else f"delete {index_path(path)}"
+                log.warning(f"warning: {error.message}: {advice}")
 
 
 def index_path(path: Path) -> Path:
@@ -185,6 +187,11 @@ def _eot_id(tokens: Tokens) -> int:
     if made.eot_id is None:
         raise InputError(
             f"{tokens.paths[0]}: {made.name} has no end-of-text id, so there are no documents", "see inspect"
+        )
+    if made.eot != "after":
+        raise InputError(
+            f"{tokens.paths[0]}: made with --eot {made.eot}, and an index says where documents end, by --eot after",
+            "make them anew with --overwrite and without --eot",
         )
     return made.eot_id
 

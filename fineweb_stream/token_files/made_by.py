@@ -18,12 +18,13 @@ from ..tokenizer.tokenizer import Tokenizer, id_dtype
 
 
 class MadeBy(NamedTuple):
-    """What a reader needs to know of the tokenizer; `about` is what it is loaded by."""
+    """What a reader needs to know of the tokenizer; `about` is what it is loaded by, `eot` where end-of-text stands."""
 
     name: str
     n_ids: int
     eot_id: int | None
     about: dict[str, Any]
+    eot: str = "after"
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -56,11 +57,17 @@ def made_by(path: Path) -> MadeBy:
     if content is None:
         return BY_GPT2
     found, about = content.get("settings"), content.get("tokenizer", {})
-    settings: dict[str, Any] = GPT2_SETTINGS | (found if isinstance(found, dict) else {})
+    settings: dict[str, Any] = GPT2_SETTINGS | {"eot": "after"} | (found if isinstance(found, dict) else {})
     name, n_ids, eot_id = settings["tokenizer"], settings["n_ids"], settings["eot_id"]
-    is_sound = isinstance(name, str) and type(n_ids) is int and 0 < n_ids < 1 << 32 and isinstance(about, dict)
+    is_sound = (
+        isinstance(name, str)
+        and isinstance(settings["eot"], str)
+        and type(n_ids) is int
+        and 0 < n_ids < 1 << 32
+        and isinstance(about, dict)
+    )
     if not is_sound or not (eot_id is None or type(eot_id) is int):
         raise InputError(
             f"{path.parent / RECORD_NAME}: does not say which tokenizer made {path.name}", "is it damaged?"
         )
-    return MadeBy(name, n_ids, eot_id, about if name != GPT2.name else {})
+    return MadeBy(name, n_ids, eot_id, about if name != GPT2.name else {}, settings["eot"])
