@@ -11,13 +11,25 @@ import contextlib
 import lzma
 import zlib
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from ..support.errors import InputError
 
 _READ_BYTES = 16 << 10
-_PIECE_BYTES = {".gz": _READ_BYTES, ".zst": 512, ".xz": 512, ".bz2": 512}
-"""How much is decompressed at a time: a byte becomes at most 1 kB in gzip, and may become 30 kB in the others."""
+
+
+class Codec(NamedTuple):
+    """A kind of compression: `magic` is what its files begin with (a pattern), `command` unpacks them in a shell.
+
+    `make` returns a decompressor like the standard library's, for one member; `piece_bytes` of the file are given to it
+    at a time: a byte becomes at most 1 kB in gzip, and may become 30 kB in the others.
+    """
+
+    name: str
+    magic: bytes
+    command: str
+    make: Callable[[], Any]
+    piece_bytes: int = 512
 
 
 def _zstd() -> Any:
@@ -28,20 +40,16 @@ def _zstd() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-_MAKERS: dict[str, Callable[[], Any]] = {
-    ".gz": lambda: zlib.decompressobj(31),  # 31: a gzip header and trailer around the data
-    ".zst": _zstd,
-    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),  # zero bytes are a whole file of the format before it
-    ".bz2": bz2.BZ2Decompressor,
+CODECS = {
+    # 31: a gzip header and trailer around the data
+    ".gz": Codec("gzip", rb"\x1f\x8b", "gzip -dc", lambda: zlib.decompressobj(31), _READ_BYTES),
+    # a frame, or one that is to be passed over
+    ".zst": Codec("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", "zstd -dc", _zstd),
+    # zero bytes are a whole file of the format before it
+    ".xz": Codec("xz", rb"\xfd7zXZ\x00", "xz -dc", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ)),
+    ".bz2": Codec("bzip2", rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)", "bzip2 -dc", bz2.BZ2Decompressor),
 }
-
-MAGIC = {
-    ".gz": rb"\x1f\x8b",
-    ".zst": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one that is to be passed over
-    ".xz": rb"\xfd7zXZ\x00",
-    ".bz2": rb"BZh[1-9]",
-}
-"""What the files of each suffix begin with (patterns)."""
+"""By the suffixes of their files."""
 
 _PADDING = b"\0"
 """What may follow a member: in xz by its specification, in gzip on tapes; no member of any kind begins with it."""
@@ -62,9 +70,8 @@ class CompressedFile:
         self.n_raw = 0
         self._file = file
         self._path = path
-        self._make = _MAKERS[suffix]
-        self._piece_bytes = _PIECE_BYTES[suffix]
-        self._member = self._make()
+        self._codec = CODECS[suffix]
+        self._member = self._codec.make()
         self._raw = b""
         self._held = bytearray()
         self._is_begun = False  # whether the present member has seen any of its bytes
@@ -97,7 +104,7 @@ class CompressedFile:
     def _fill(self) -> bool:
         """Decompress some more; False at the end."""
         self._raw = self._raw or self._file.read(_READ_BYTES)
-        raw, self._raw = self._raw[: self._piece_bytes], self._raw[self._piece_bytes :]
+        raw, self._raw = self._raw[: self._codec.piece_bytes], self._raw[self._codec.piece_bytes :]
         self.n_raw += len(raw)
         if not raw:
             if self._is_begun:
@@ -118,7 +125,7 @@ class CompressedFile:
             unused = self._member.unused_data
             self.n_raw -= len(unused)
             self._raw = unused + self._raw
-            self._member = self._make()
+            self._member = self._codec.make()
             self._padding = _PADDING
         return True
 

@@ -13,7 +13,8 @@ import json
 import re
 import sys
 
-from .refusal import UNPACKERS, Foreign, quoted
+from .codecs import CODECS
+from .refusal import Foreign, quoted
 
 _BYTE_ORDER_MARKS = {  # UTF-32's first, for one of them begins as UTF-16's
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
@@ -49,17 +50,13 @@ def _archive(kind: str, command: str) -> Foreign:
     return Foreign(kind, command, "", promise=_FOLDER)
 
 
-def _packed(kind: str, suffix: str) -> Foreign:
-    return Foreign(f"{kind} data", UNPACKERS[suffix], "", promise="unpack it")
-
-
 _TAR = _archive("a tar archive", "mkdir {new} && tar -xf {path} -C {new}")
 
 _BINARY = (
-    (rb"\x1f\x8b", _packed("gzip", ".gz")),
-    (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _packed("zstd", ".zst")),
-    (rb"\xfd7zXZ\x00", _packed("xz", ".xz")),
-    (rb"BZh[1-9]1AY&SY", _packed("bzip2", ".bz2")),
+    *(
+        (codec.magic, Foreign(f"{codec.name} data", codec.command, "", promise="unpack it"))
+        for codec in CODECS.values()
+    ),
     (rb"\x04\x22\x4d\x18", Foreign("lz4 data", "lz4 -dc")),
     (rb"\x1f\x9d", Foreign("compress (.Z) data", "gzip -dc")),
     (rb"LZIP\x01", Foreign("lzip data", "lzip -dc")),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..support.errors import InputError
-from .codecs import MAGIC, CompressedFile
+from .codecs import CODECS, CompressedFile
 from .foreign import HEAD_BYTES, find_foreign, is_json_lines
-from .refusal import UNPACKERS, quoted, refuse
+from .refusal import quoted, refuse
 
 FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
@@ -26,7 +26,7 @@ def suffixes(path: Path) -> tuple[str, str]:
     (('.gz', '.jsonl'), ('', '.txt'))
     """
     last = path.suffix.lower()
-    return (last, Path(path.stem).suffix.lower()) if last in MAGIC else ("", last)
+    return (last, Path(path.stem).suffix.lower()) if last in CODECS else ("", last)
 
 
 _OWN = re.compile(
@@ -89,7 +89,7 @@ def find_format(name: str | Path, head: bytes, asked: str | None = None) -> str:
     is_parquet = bool(_PARQUET.match(head))
     if compression and (known == "parquet" or (known is None and is_parquet)):
         new = Path(name).name.removesuffix(compression).removesuffix(".parquet") + ".parquet"
-        unpack = f"{UNPACKERS[compression]} {quoted(name)} > {quoted(str(Path(name).with_name(new)))}"
+        unpack = f"{CODECS[compression].command} {quoted(name)} > {quoted(str(Path(name).with_name(new)))}"
         raise InputError(f"{name}: a parquet file inside a compressed one", f"unpack it: {unpack}")
     if known and (asked or not head or (known == "parquet" and head.startswith(b"PAR1"))):
         return known
@@ -119,7 +119,7 @@ def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]
     """
     raw = file.read(HEAD_BYTES)
     named, _ = suffixes(Path(name))
-    packed = next((suffix for suffix, magic in MAGIC.items() if re.match(magic, raw)), "")
+    packed = next((suffix for suffix, codec in CODECS.items() if re.match(codec.magic, raw)), "")
     is_url = "://" in name  # an address often has no ending
     if asked and not named and not is_url:
         return asked, ""

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..support.errors import InputError
+from .codecs import CODECS
 
 STDIN_NAME = "standard input"
-
-UNPACKERS = {".gz": "gzip -dc", ".zst": "zstd -dc", ".xz": "xz -dc", ".bz2": "bzip2 -dc"}
-"""What writes the content of a compressed file to a pipe."""
 
 
 class Foreign(NamedTuple):
@@ -50,7 +48,7 @@ def quoted(name: str) -> str:
 def _render(name: str, found: Foreign, compression: str) -> str:
     """Write a command that works when it is typed."""
     needs_file = "{path}" in found.command
-    steps = [UNPACKERS[compression]] if compression and not needs_file else []
+    steps = [CODECS[compression].command] if compression and not needs_file else []
     if name == STDIN_NAME:
         if needs_file:
             return "save it to a file, and name that"
