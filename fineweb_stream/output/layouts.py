@@ -95,6 +95,14 @@ class Layout:
         number = int(digits) - self.first_number if digits.isascii() and digits.isdecimal() else -1
         return number if number >= 0 and self.shard_name(number) == name else None
 
+    def has_name(self, name: str) -> bool:
+        """Tell whether a name is one of its files'.
+
+        >>> [LAYOUTS["npy"].has_name(name) for name in ("val.npy", "rest.npy", "train_shard_0007.npy", "val.bin")]
+        [True, True, True, False]
+        """
+        return name in (self.val_name, self.rest_name) or self.shard_number(name) is not None
+
     @property
     def rest_name(self) -> str:
         """The name of what is left of train and too short for the reader, which takes it for none of its files."""

@@ -15,19 +15,16 @@ from typing import Any
 
 from ..support.errors import InputError
 from . import files
-from .layouts import Layout
-
-OUTPUT_NAME = (
-    r"train\.bin|(?:val|rest)\.(?:bin|npy)|train_shard_(?:\d{4}|[1-9]\d{4,8})\.(?:bin|npy)|prepare\.changes\.jsonl|meta\.pkl"
-    r"|fineweb_val_000000\.bin|fineweb_train_(?!0{6})(?:\d{6}|[1-9]\d{6,8})\.bin"
-)
-"""What a run makes (a pattern), in any layout."""
+from .layouts import LAYOUTS, Layout
 
 SPOOL_NAME = r"prepare\.(?:spool|(?:spool|bucket)_(?:\d{4}|[1-9]\d{4,8}))\.bin"
 """What holds documents until they are shuffled (a pattern); it only ever stands there as a temporary file."""
 
 RECORD_START = b'{\n "format": 2,'
 """How a manifest begins."""
+
+_NAMES = ("train.bin", "prepare.changes.jsonl", "meta.pkl")
+"""What a run makes beside the files of its layout."""
 
 RECORD_NAMES = ("prepare.json", "prepare.manifest.json", "prepare.lock", "prepare.log")
 
@@ -41,7 +38,7 @@ def is_output(name: str) -> bool:
     >>> [is_output(name) for name in ("train_shard_0007.bin", "train_shard_0007_copy.bin", "val.txt")]
     [True, False, False]
     """
-    return re.fullmatch(OUTPUT_NAME, name) is not None
+    return name in _NAMES or any(layout.has_name(name) for layout in LAYOUTS.values())
 
 
 def is_temporary(name: str) -> bool:
@@ -50,7 +47,7 @@ def is_temporary(name: str) -> bool:
     >>> [is_temporary(name) for name in ("val.bin", "prepare.spool.bin", "prepare.bucket_0007.bin", "prepare.bin")]
     [True, True, True, False]
     """
-    return re.fullmatch(f"{OUTPUT_NAME}|{SPOOL_NAME}", name) is not None
+    return is_output(name) or re.fullmatch(SPOOL_NAME, name) is not None
 
 
 def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) -> bool:
@@ -122,7 +119,9 @@ def orphans(folder: Path) -> Iterator[Path]:
 
 def own_parts(folder: Path, run: str) -> Iterator[Path]:
     """Yield the temporary files of a run: under its number, they are nobody else's."""
-    end = rf"\.{re.escape(run)}\.part" if run else r"\.part"
-    spool = f"|{SPOOL_NAME}" if run else ""  # a run without a number is of the version before, which had none
-    pattern = re.compile(rf"(?:{OUTPUT_NAME}|{'|'.join(map(re.escape, RECORD_NAMES))}{spool}){end}")
-    yield from (folder / name for name in sorted(os.listdir(folder)) if pattern.fullmatch(name))
+    end = f".{run}.part" if run else ".part"
+    is_own = is_temporary if run else is_output  # a run without a number is of the version before, which had no spool
+    for name in sorted(os.listdir(folder)):
+        written = name.removesuffix(end)
+        if written != name and (is_own(written) or written in RECORD_NAMES):
+            yield folder / name

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..output.layouts import LAYOUTS, LLMC, Layout
 from ..output.manifest import Record
+from ..output.own import is_output
 from ..support.errors import InputError
 from ..support.units import counted
 from .settings import Settings
 
 MODDED_VAL_TOKENS = 10_485_760
 """modded-nanogpt validates on exactly so many tokens."""
-
-_OWN_NAME = r"(train|val|train_shard_\d{4,})\.(bin|npy)(\..*)?"
 
 
 def check_fit(
@@ -72,7 +70,8 @@ def check_neighbours(folder: Path, layout: Layout) -> None:
     if layout.suffix != ".npy" or not folder.is_dir():
         return
     for name in sorted(os.listdir(folder)):
-        if ("train" in name or "val" in name) and not re.fullmatch(_OWN_NAME, name):
+        own = ".".join(name.split(".")[:2])  # temporary names and an index go on
+        if ("train" in name or "val" in name) and not is_output(own):
             raise InputError(
                 f"{folder / name}: {layout.reader}'s reader takes every name with train or val in it for a shard",
                 f"give the shards a folder of their own: --out {folder / 'shards'}",
