@@ -231,6 +231,26 @@ def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
     assert "MB memory" in lines[0]
 
 
+def test_progress_says_what_a_network_brings(capsys) -> None:
+    """A rate over a second at least, however often a line is printed; and what the run waits for."""
+    from types import SimpleNamespace
+
+    from fineweb_stream.output.manifest import State
+    from fineweb_stream.pipeline import progress
+
+    supply = SimpleNamespace(waited_seconds=0.0, n_network_bytes=0)
+    watch = progress.Progress(State(), total_bytes=200, supply=supply)  # type: ignore[arg-type]
+    begin = watch._start
+    for tick in range(1, 31):
+        supply.n_network_bytes += 5_000_000
+        supply.waited_seconds += 0.09 if tick <= 20 else 0.0
+        watch._print(begin + tick / 10)
+    lines = capsys.readouterr().err.splitlines()
+    assert "network" not in lines[8]
+    assert ", 50 MB/s over the network (waiting for the network), " in lines[15]
+    assert ", 50 MB/s over the network (waiting for the processors), " in lines[29]
+
+
 @pytest.fixture(scope="session")
 def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has tiktoken, numpy and psutil, and nothing of ours."""

@@ -95,8 +95,7 @@ class Progress:
             share, rate = (waited - waited_before) / (now - then), (n_bytes - bytes_before) / (now - then)
             what = "network" if share > 0.5 else "processors"
             self._said = f", {rate / 1e6:,.0f} MB/s over the network (waiting for the {what})"
-            self._said = ""
-        self._supplied = (now, waited, n_bytes)
+            self._supplied = (now, waited, n_bytes)
         return self._said
 
     def _make_bar(self) -> Any:
