@@ -55,7 +55,7 @@ def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) ->
     if files.kind_of(path):
         return False
     for entry in known:
-        has_header = path.suffix in (".bin", ".npy")
+        has_header = path.suffix == layout.suffix
         n_tokens = entry.get("tokens", 0)
         if n_tokens > layout.max_tokens:
             continue
