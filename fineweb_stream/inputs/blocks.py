@@ -70,7 +70,10 @@ class Source(Protocol):
         """Yield the blocks from position `start` (a byte; for parquet a row) to the end."""
 
     def read(self, block: Block) -> Batch:
-        """Read one block; `RecordError` names a record that cannot be used."""
+        """Read one block; `RecordError` names a record that cannot be used.
+
+        `GrownError` says that it is one to be cut again, as only those of parquet are.
+        """
 
     def sample(self, n: int) -> list[Block]:
         """Return up to `n` small blocks spread over the input, to estimate from; none for a stream."""

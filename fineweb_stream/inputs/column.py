@@ -82,14 +82,9 @@ def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    fields = find_field(rows.schema, name)
-    assert fields
-    column = rows.column(rows.schema.get_field_index(fields[0].name))
-    for field in fields[1:]:
-        column = pc.struct_field(column, field.name)
-    kind = column.type
-    if pa.types.is_dictionary(kind) and not pa.types.is_string(kind.value_type):
-        column = pc.cast(column, kind.value_type)
+    column = take_column(rows, name)
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
     if hasattr(pa.types, "is_binary_view") and pa.types.is_binary_view(column.type):
         column = pc.cast(column, pa.large_binary())
     views = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
@@ -98,6 +93,26 @@ def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
         viewed = [chunk.view(text) for chunk in chunks]
         return pa.chunked_array(viewed, text) if isinstance(column, pa.ChunkedArray) else viewed[0]
     return column
+
+
+def take_column(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """Return the column of texts out of rows, out of its structs, as it is."""
+    import pyarrow.compute as pc
+
+    fields = find_field(rows.schema, name)
+    assert fields
+    column = rows.column(rows.schema.get_field_index(fields[0].name))
+    for field in fields[1:]:
+        column = pc.struct_field(column, field.name)
+    return column
+
+
+def repeated_bytes(column: pa.ChunkedArray) -> int:
+    """Return how much text the places in dictionaries stand for (bytes)."""
+    import pyarrow.compute as pc
+
+    lengths = (pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in column.chunks)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
 
 
 def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Batch:

@@ -12,16 +12,16 @@ import io
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from ..support.errors import InputError, MemoryLimitError
+from ..support.errors import GrownError, InputError, MemoryLimitError
 from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from ..support.units import format_size
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
-from .column import NoTextError, choose_column, read_column, take_text
-from .parquet_pages import decoded_bytes, largest_page
+from .column import NoTextError, choose_column, read_column, repeated_bytes, take_column, take_text
+from .parquet_pages import DICTIONARY, PLAIN, Pages, decoded_bytes, measure
 from .storage import SAMPLE_BYTES, open_file
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ MAX_BLOCK_ROWS = 50_000
 MAX_BATCH_ROWS, BATCH_BYTES = 16, 4096
 """How many rows are decoded at a time: this many, or of this much text on average. Few: any of them may be huge."""
 
+MAX_BATCH_BYTES = 16 << 20
+"""How much text these may come to, where each of them is as long as a page; a row alone may be more."""
+
+MAX_HELD = 500
+"""How many arrays are held for a block before they become one: each takes a kB beside its text."""
+
+MAX_GROWTH = 2
+"""How much more than was announced a block may come to (times); one that is more is cut again."""
 
 N_FOOTERS = 8
 """Of how many files the footers are kept; some files are begun before their turn."""
@@ -97,12 +105,19 @@ class Parquet:
         if block.data is not None and not isinstance(block.data, Chunks):
             return read_column(block.data, _column(_metadata(self.input), self)[0], self.options)
         chunks = block.data or find_chunks(self, block)
-        name, _ = _column(chunks.metadata, self)
+        name, column = _column(chunks.metadata, self)
         with chunks.open(self.input) as file, _damage_named(self.input, block.start, block.stop):
-            parquet = _open(file, chunks.metadata)
-            table = parquet.read_row_groups(chunks.groups, [name], use_threads=False)
+            pages = [measure(file, chunks.metadata.row_group(group).column(column)) for group in chunks.groups]
+            max_bytes = MAX_GROWTH * max(block.n_bytes, self.block_bytes)
+            table = _read_groups(file, chunks, name, pages, max_bytes if block.stop - block.start > 1 else math.inf)
         _check_rows(self.input, block.start, block.stop, len(table))
         return read_column(take_text(table, name), name, self.options)
+
+    def cut(self, block: Block) -> Iterator[Block]:
+        """Yield a block's rows anew, in blocks that carry them: for one that came to more than was announced."""
+        metadata, first_rows = _metadata(self.input), _first_rows(self.input)
+        for group in range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)):
+            yield from self._stream(metadata, group, first_rows[group], first_rows[group])
 
     def sample(self, n: int) -> list[Block]:
         """Return the first rows of row groups spread over the file."""
@@ -123,18 +138,19 @@ class Parquet:
         share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
         return Block(self, start, stop, n_bytes, share, data=data)
 
-    def _check_pages(self, file: BinaryIO, chunk: pq.ColumnChunkMetaData, start: int, stop: int) -> None:
-        limit = self.options.max_document_bytes
-        if limit is None or chunk.total_uncompressed_size <= limit:
-            return  # no page is larger than all of them: nothing needs to be read
-        n_pages = 2 if self.input.is_remote else math.inf  # each is a request there
-        if (n_bytes := largest_page(file, chunk, limit, n_pages)) > limit:
+    def _measure(self, file: BinaryIO, chunk: pq.ColumnChunkMetaData, start: int, stop: int) -> Pages:
+        limit, n_bytes = self.options.max_document_bytes, int(chunk.total_uncompressed_size)
+        if self.input.is_remote and (limit is None or n_bytes <= limit):
+            return Pages(n_bytes, n_bytes, set())  # each page is a request there
+        pages = measure(file, chunk, 2 if self.input.is_remote else None)
+        if limit is not None and pages.largest > limit:
             raise MemoryLimitError(
-                f"{self.input.shown}, rows {start + 1:,} to {stop:,}: a page of {format_size(n_bytes)}, which has to be"
-                f" decoded whole, but the memory budget has room for one of {format_size(limit)}",
+                f"{self.input.shown}, rows {start + 1:,} to {stop:,}: a page of {format_size(pages.largest)}, which has"
+                f" to be decoded whole, but the memory budget has room for one of {format_size(limit)}",
                 "give it more with --memory, or write the file anew with smaller pages"
                 " (pyarrow: write_table(..., use_dictionary=False, write_batch_size=1))",
             )
+        return pages
 
     def _stream(self, metadata: pq.FileMetaData, group: int, first_row: int, start: int) -> Iterator[Block]:
         """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
@@ -144,14 +160,15 @@ class Parquet:
         mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
         stop = first_row + info.num_rows
         with open_file(self.input) as file, _damage_named(self.input, start, stop):
-            self._check_pages(file, chunk, first_row, stop)
+            pages = self._measure(file, chunk, first_row, stop)
+        batch_rows = min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(pages.largest, 1))
         _, end = _byte_range(chunk)
         with (
             open_file(self.input, is_stream=True, stop=end) as file,
             _damage_named(self.input, start, stop),
         ):
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
-                batch_size=max(min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS), 1),
+                batch_size=max(batch_rows, 1),
                 row_groups=[group],
                 columns=[name],
                 use_threads=False,
@@ -171,6 +188,8 @@ class Parquet:
                         held, n_bytes, held_row = [], 0, row
                     held.append(rows)
                     n_bytes += rows.nbytes
+                    if len(held) > MAX_HELD:
+                        held = _joined(held).chunks
                 row += len(rows)
                 if n_bytes >= self.block_bytes:
                     yield self._block(metadata, held_row, row, n_bytes, _joined(held))
@@ -184,8 +203,35 @@ def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
     """Join what was decoded a few rows at a time: tiny documents would take several times their text as they are."""
     import pyarrow as pa
 
-    is_one = len(arrays) == 1 or pa.types.is_dictionary(arrays[0].type)
-    return pa.chunked_array(arrays if is_one else [pa.concat_arrays(arrays)])
+    return pa.chunked_array(arrays if len(arrays) == 1 else [pa.concat_arrays(arrays)])
+
+
+def _read_groups(file: BinaryIO, chunks: Chunks, name: str, pages: Sequence[Pages], max_bytes: float) -> pa.Table:
+    """Read a column of row groups; `GrownError` where it comes to more than `max_bytes`, before it takes the memory.
+
+    Of a dictionary's places it is counted what they stand for. By another encoding that repeats, few rows are decoded
+    at a time.
+    """
+    import pyarrow as pa
+
+    if sum(each.n_bytes for each in pages) > max_bytes:
+        raise GrownError
+    encodings = set[int]().union(*(each.encodings for each in pages)) if max_bytes < math.inf else set[int]()
+    is_counted = not encodings <= PLAIN
+    if not is_counted or ("." not in name and encodings <= PLAIN | DICTIONARY):  # Arrow's structs have no dictionaries
+        parquet = _open(file, chunks.metadata, dictionary=name if is_counted else None)
+        table = parquet.read_row_groups(chunks.groups, [name], use_threads=False)
+        if is_counted and repeated_bytes(take_column(table, name)) > max_bytes:
+            raise GrownError
+        return table
+    n_rows = max(min(int(max_bytes) // max(1, *(each.largest for each in pages)), MAX_BATCH_ROWS), 1)
+    parquet, n_bytes, batches = _open(file, chunks.metadata), 0, []
+    for batch in parquet.iter_batches(n_rows, chunks.groups, [name], use_threads=False):
+        n_bytes += batch.nbytes
+        if n_bytes > max_bytes:
+            raise GrownError
+        batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else parquet.schema_arrow.empty_table()
 
 
 def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
@@ -335,15 +381,22 @@ def find_column_error(source: Parquet) -> InputError | None:
     return None
 
 
-def _open(file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0) -> pq.ParquetFile:
+def _open(
+    file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0, dictionary: str | None = None
+) -> pq.ParquetFile:
     """Open for reading in order: a column chunk in one read, or through a buffer; checksums, where there are, count.
 
-    With `pre_buffer` a batch reader would hold the whole row group.
+    With `pre_buffer` a batch reader would hold the whole row group. The column `dictionary` is read as one.
     """
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(
-        file, metadata=metadata, pre_buffer=False, buffer_size=buffer_bytes, page_checksum_verification=True
+        file,
+        metadata=metadata,
+        read_dictionary=[dictionary] if dictionary else None,
+        pre_buffer=False,
+        buffer_size=buffer_bytes,
+        page_checksum_verification=True,
     )
 
 

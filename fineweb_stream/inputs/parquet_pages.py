@@ -6,18 +6,24 @@ many values it has. (Sources: `parquet.thrift` of apache/parquet-format; Thrift'
 field is a byte, of the step to its number and its type, and the value; integers are zigzag varints.)
 
 Writers that count rows, not bytes, make pages of hundreds of MB out of large documents; and a dictionary may stand for
-a thousand times its size. pyarrow tells neither.
+a thousand times its size, as may a value that begins as the one before (`DELTA_BYTE_ARRAY`). pyarrow tells none of it.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
-_DICTIONARY_PAGE = 2
+_DICTIONARY_PAGE, _DATA_PAGE_V2 = 2, 3
+PLAIN, DICTIONARY = frozenset({0, 6}), frozenset({2, 8})
+"""The encodings by which values are as long as what stands for them (one is `DELTA_LENGTH_BYTE_ARRAY`), and those of
+places in a dictionary."""
+_UNKNOWN = -1
 _HEADER_BYTES = 16 << 10
 """More than a header has: its statistics are two values, which writers leave out where they are long."""
 
@@ -29,34 +35,53 @@ class Page(NamedTuple):
     n_values: int
     n_file_bytes: int
     is_dictionary: bool = False
+    encoding: int = _UNKNOWN
 
 
-def largest_page(file: BinaryIO, chunk: pq.ColumnChunkMetaData, enough: int, n_pages: float) -> int:
-    """Return the size of the largest of a column chunk's first `n_pages` (bytes, decompressed), or of one > `enough`.
+_NO_PAGE = Page(0, 0, 0)
 
-    The pages stand one after the other, that of the dictionary first.
-    """
-    start, largest = _start(chunk), 0
+
+class Pages(NamedTuple):
+    """A column chunk's pages: all, and the largest (bytes, decompressed), and how the values in them are encoded."""
+
+    n_bytes: int
+    largest: int
+    encodings: set[int]
+
+
+def iter_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
+    """Yield the pages of a column chunk, one after the other, that of the dictionary first."""
+    start = _start(chunk)
     stop = start + chunk.total_compressed_size
-    while start < stop and largest <= enough and n_pages > 0:
-        page = _read_page(file, start)
-        if not page.n_file_bytes:
-            break
-        start, largest, n_pages = start + page.n_file_bytes, max(largest, page.n_bytes), n_pages - 1
-    return largest
+    while start < stop and (page := _read_page(file, start, stop)).n_file_bytes:
+        yield page
+        start += page.n_file_bytes
+
+
+def measure(file: BinaryIO, chunk: pq.ColumnChunkMetaData, n_pages: int | None = None) -> Pages:
+    """Measure a column chunk by its first `n_pages`."""
+    pages = list(itertools.islice(iter_pages(file, chunk), n_pages))
+    data = [page for page in pages if not page.is_dictionary]
+    encodings = {page.encoding for page in data}
+    if sum(page.n_values for page in data) < chunk.num_values:
+        encodings.add(_UNKNOWN)
+    return Pages(sum(page.n_bytes for page in pages), max((page.n_bytes for page in pages), default=0), encodings)
 
 
 def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
     """Return about how much text a column chunk comes to: more than it has itself where a dictionary is most of it."""
-    start, first_data = _start(chunk), chunk.data_page_offset
-    if start == first_data and not any("DICTIONARY" in encoding for encoding in chunk.encodings or ["DICTIONARY"]):
-        return int(chunk.total_uncompressed_size)
+    n_bytes = int(chunk.total_uncompressed_size)
+    if _start(chunk) == chunk.data_page_offset and not any(
+        "DICTIONARY" in encoding for encoding in chunk.encodings or ["DICTIONARY"]
+    ):
+        return n_bytes
     # Some writers leave out where the dictionary is: then it is the first page, and only that tells its size.
-    share = (first_data - start) / max(chunk.total_compressed_size, 1)
-    page = _read_page(file, start) if share > 0.5 or start == first_data else Page(0, 0, 0)
-    if not page.is_dictionary:
-        page = Page(0, 0, 0)
-    return int(max(chunk.total_uncompressed_size, chunk.num_values * page.n_bytes // max(page.n_values, 1)))
+    pages = iter_pages(file, chunk)
+    dictionary = next(pages, _NO_PAGE)
+    if not dictionary.is_dictionary:
+        return n_bytes
+    n_values = sum(page.n_values for page in itertools.takewhile(lambda page: page.encoding in DICTIONARY, pages))
+    return max(n_bytes + (n_values - dictionary.n_values) * dictionary.n_bytes // max(dictionary.n_values, 1), 0)
 
 
 def _start(chunk: pq.ColumnChunkMetaData) -> int:
@@ -64,32 +89,38 @@ def _start(chunk: pq.ColumnChunkMetaData) -> int:
     return int(min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0))
 
 
-def _read_page(file: BinaryIO, offset: int) -> Page:
+def _read_page(file: BinaryIO, offset: int, stop: int) -> Page:
     file.seek(offset)
-    return parse_page(file.read(_HEADER_BYTES))
+    return parse_page(file.read(min(_HEADER_BYTES, stop - offset)))
 
 
 def parse_page(data: bytes) -> Page:
     """Read what is wanted out of the header of a page that `data` begin with; zeros where they do not.
 
-    >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A, 0, 0]))  # a dictionary's
-    Page(n_bytes=100, n_values=5, n_file_bytes=52, is_dictionary=True)
+    >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A, 0x15, 0, 0, 0]))  # a dictionary's
+    Page(n_bytes=100, n_values=5, n_file_bytes=54, is_dictionary=True, encoding=0)
     """
-    numbers: list[int] = []
     try:
-        at, kind = _field(data, 0)
-        while kind == _I32:
-            number, at = _varint(data, at)
-            numbers.append(number >> 1)
-            at, kind = _field(data, at)
-        first, first_kind = _field(data, at)
-        if not 3 <= len(numbers) <= 4 or kind != _STRUCT or first_kind != _I32:
-            return Page(0, 0, 0)
-        n_values = _varint(data, first)[0] >> 1
+        numbers, at, kind = _numbers(data, 0)
+        inner, _, _ = _numbers(data, at)
+        if not 3 <= len(numbers) <= 4 or kind != _STRUCT:
+            return _NO_PAGE
+        encoding = inner[3 if numbers[0] == _DATA_PAGE_V2 else 1]
         at = _skip(data, _skip(data, at, _STRUCT), _STRUCT)  # the inner struct, and what is left of the outer one
     except IndexError:
-        return Page(0, 0, 0)
-    return Page(numbers[1], n_values, at + numbers[2], numbers[0] == _DICTIONARY_PAGE)
+        return _NO_PAGE
+    return Page(numbers[1], inner[0], at + numbers[2], numbers[0] == _DICTIONARY_PAGE, encoding)
+
+
+def _numbers(data: bytes, at: int) -> tuple[list[int], int, int]:
+    """Read the 32-bit integers that a struct begins with; return them, where the next field is, and its type."""
+    numbers: list[int] = []
+    at, kind = _field(data, at)
+    while kind == _I32:
+        number, at = _varint(data, at)
+        numbers.append(number >> 1)
+        at, kind = _field(data, at)
+    return numbers, at, kind
 
 
 def _field(data: bytes, at: int) -> tuple[int, int]:

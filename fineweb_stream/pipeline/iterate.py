@@ -21,7 +21,7 @@ from .fetch import iter_blocks
 from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, count_workers, local_executor, map_ordered
 from .settings import Settings
 from .vocabulary import fitted, usable_engine
-from .worker import encode_block
+from .worker import encode_block, in_parts
 
 
 def iter_ids(
@@ -85,7 +85,7 @@ def _iter_encoded(sources: Sequence[Source], plan: MemoryPlan, tokenizer: Tokeni
     blocks = iter_blocks(sources, 0, plan.n_workers, window.max_bytes, cancel)
     with local_executor(plan.n_workers) as pool:
         try:
-            for _, encoded in map_ordered(pool, encode, blocks, window, lambda: None):
+            for _, encoded in in_parts(map_ordered(pool, encode, blocks, window, lambda: None), encode):
                 yield encoded.ids
         except WorkerError as error:
             if not isinstance(error.__cause__, RecordError):

@@ -151,7 +151,7 @@ class _Sample:
         self.rates: list[float] = []
         self.n_text = self.n_tokens = self._size = self._expected = self._documents = 0.0
 
-    def encode(self, encode: Callable[[Block], Encoded], is_strict: bool) -> None:
+    def encode(self, encode: Callable[[Block], Encoded | None], is_strict: bool) -> None:
         """Encode them; `InputError` as `sample` says."""
         for source, blocks in zip(self._chosen, self._samples, strict=True):
             tokens = n_bytes = documents = 0
@@ -196,7 +196,7 @@ def _take_samples(source: Source, n: int, is_strict: bool) -> list[Block]:
         return []  # the run itself will name it, once it comes that far: what stands before is saved then
 
 
-def _encode_sample(block: Block, encode: Callable[[Block], Encoded], is_strict: bool) -> Encoded | None:
+def _encode_sample(block: Block, encode: Callable[[Block], Encoded | None], is_strict: bool) -> Encoded | None:
     try:
         return encode(block)
     except RecordError as error:

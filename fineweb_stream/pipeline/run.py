@@ -33,7 +33,7 @@ from .fetch import Supply, count_ahead, iter_blocks
 from .progress import Progress
 from .schedule import Window, Workers, local_executor, map_ordered
 from .watch import Watch
-from .worker import Encoded, encode_block, forget_encoders, get_encoder
+from .worker import Encoded, encode_block, forget_encoders, get_encoder, in_parts
 
 if TYPE_CHECKING:
     from .job import Job
@@ -94,7 +94,7 @@ class Run:
         for line in report.result(self._folder, self._record, self._settings):
             log.info(line)
 
-    def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded]]], is_local: bool) -> None:
+    def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded | None]]], is_local: bool) -> None:
         cancel = Cancel(self._cancel)
         plan = self._plan
         encode = functools.partial(encode_block, engine=plan.engine, tokenizer=self._settings.tokenizer)
@@ -140,7 +140,7 @@ class Run:
                 committed = time.monotonic()
 
             try:
-                for block, encoded in mapped(encode, blocks, window, tick):
+                for block, encoded in in_parts(mapped(encode, blocks, window, tick), encode):
                     has_completed_shard = self._absorb(block, encoded, writer, changes)
                     if self._is_full:
                         break

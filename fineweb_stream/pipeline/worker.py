@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..inputs.blocks import Batch, Block, batch_of
+from ..inputs.parquet import Parquet
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import EngineError, TooLargeError
+from ..support.errors import EngineError, GrownError, TooLargeError
 from ..support.model import Change, Changes
 from ..support.units import format_size
 from ..support.waiting import until
@@ -19,6 +21,7 @@ from ..tokenizer.encoder import Encoder
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ends, Ids
 from ..tokenizer.tokenizer import Tokenizer
+from .schedule import WorkerError
 
 FIRST_CHECK_BYTES, CHECK_BYTES, CHECK_EVERY = 1 << 18, 1 << 15, 32
 """How much of the first block, and of one in CHECK_EVERY others, the reference encodes too: under a percent of all."""
@@ -46,16 +49,20 @@ def encode_block(
     cancel: Cancel = NEVER,
     is_checked: bool = True,
     tokenizer: Tokenizer = GPT2,
-) -> Encoded:
+) -> Encoded | None:
     """Read and encode one block; with `is_checked` the first one, and a sample of the others, by both engines.
 
-    A block of more than `max_document_bytes` is a single document that the memory budget has no room for.
+    A block of more than `max_document_bytes` is a single document that the memory budget has no room for. None is for
+    one that comes to much more than was announced: `in_parts` sees to it.
 
     Raises `RecordError`, `InputError`, `EngineError`; `Cancelled` soon after `cancel` is set.
     """
-    max_bytes = block.source.options.max_document_bytes
-    with until(cancel):
-        batch = block.read() if max_bytes is None or block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
+    max_bytes = block.source.options.max_document_bytes or block.n_bytes
+    try:
+        with until(cancel):
+            batch = block.read() if block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
+    except GrownError:
+        return None
     ids, ends = _encode(block, batch, get_encoder(engine, tokenizer), _check_bytes(block) if is_checked else 0, cancel)
     n_eot = 0
     if not block.source.unit:
@@ -67,6 +74,29 @@ def encode_block(
         detail = "a run of one kind of character was cut: ids may differ there"
         changes.append(Change(0, block.stop, "hard cut", detail))
     return Encoded(ids, ends, batch.n_bytes, batch.n_records, changes, _has_text(batch.data), n_eot)
+
+
+def in_parts(
+    pairs: Iterable[tuple[Block, Encoded | None]], encode: Callable[[Block], Encoded | None]
+) -> Iterator[tuple[Block, Encoded]]:
+    """Yield what became of each block; one that came to too much is cut again, and its parts are encoded here."""
+    for block, encoded in pairs:
+        if encoded is not None:
+            yield block, encoded
+            continue
+        for part in cut_again(block):
+            try:
+                encoded = encode(part)
+            except Exception as error:
+                raise WorkerError(part) from error
+            assert encoded is not None
+            yield part, encoded
+
+
+def cut_again(block: Block) -> Iterator[Block]:
+    """Yield a block that came to much more than was announced in smaller ones."""
+    assert isinstance(block.source, Parquet)
+    return block.source.cut(block)
 
 
 def _encode(block: Block, batch: Batch, encoder: Encoder, check_bytes: int, cancel: Cancel) -> tuple[Ids, Ends]:

@@ -96,5 +96,9 @@ class TooLargeError(RecordError):
     """A single document does not fit in the memory budget; it is named before it is read."""
 
 
+class GrownError(Exception):
+    """A block came to much more than was announced, and is to be cut again; it was not read."""
+
+
 class Cancelled(Exception):
     """The run ends and nobody wants the result any more: raised in what waits or loops, never shown."""

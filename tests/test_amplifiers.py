@@ -1,0 +1,185 @@
+"""Inputs that become much more than they are: every one stays within its budget, or is named with what to do.
+
+What is looked at is what the system sees: the private memory of the process and its children, from outside, and what
+the run itself has on record.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+
+from fineweb_stream import iter_ids, prepare
+from fineweb_stream.inputs.discover import find_inputs
+from fineweb_stream.inputs.parquet import Parquet
+from fineweb_stream.memory.guard import MB
+from fineweb_stream.support.errors import GrownError
+from fineweb_stream.support.model import ReadOptions
+
+from .conftest import ROOT
+from .helpers import outputs, write_jsonl
+
+BUDGETS = [
+    pytest.param(300, id="300MB"),
+    pytest.param(500, id="500MB", marks=pytest.mark.slow),
+    pytest.param(2000, id="2GB", marks=pytest.mark.slow),
+]
+RNG = random.Random(1)
+WORDS = ["".join(RNG.choices("abcdefghijklmnopqrstuvwxyz", k=RNG.randint(2, 9))) for _ in range(5000)]
+
+
+def text(n_chars: int) -> str:
+    """So many characters of words."""
+    return " ".join(RNG.choices(WORDS, k=n_chars // 5))[:n_chars]
+
+
+LONG = text(1 << 20)
+
+
+def write_rows(path: Path, rows: Any, **options: Any) -> Path:
+    """One row group, whatever it comes to."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    options = {"row_group_size": 10**9, "compression": "zstd"} | options
+    pq.write_table(pa.table({"text": rows}), path, **options)
+    return path
+
+
+def write_prefixes(folder: Path) -> list[str]:
+    """Every value is the one before: a row is two numbers."""
+    options = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
+    return [str(write_rows(folder / "c.parquet", [LONG] * 700, **options))]
+
+
+def write_few_values(folder: Path) -> list[str]:
+    """A dictionary of a few long values that compress to nothing."""
+    values = ["ab cd " * (30_000 + i) for i in range(4)]
+    return [str(write_rows(folder / "c.parquet", [values[i % 4] for i in range(4000)]))]
+
+
+def skewed(n_rows: int, value: str) -> list[str]:
+    """Short texts, and one long one again and again."""
+    return [value if i % 10 == 0 else f"short {i}" for i in range(n_rows)]
+
+
+def write_skewed(folder: Path) -> list[str]:
+    """A dictionary of many short values and a long one, which most of the text is."""
+    return [str(write_rows(folder / "c.parquet", skewed(7000, LONG), dictionary_pagesize_limit=1 << 24))]
+
+
+def write_unused(folder: Path) -> list[str]:
+    """A dictionary most of which is not used, as a column of categories has it after a filter."""
+    pa = pytest.importorskip("pyarrow")
+    values = pa.array([LONG, *(f"word {i}" for i in range(1000))])
+    return [str(write_rows(folder / "c.parquet", pa.DictionaryArray.from_arrays(np.zeros(700, np.int32), values)))]
+
+
+def write_late_long_rows(folder: Path) -> list[str]:
+    """A million short rows, and then long ones with a page each."""
+    rows = ["short"] * 1_000_000 + ["word and other " * 800_000] * 20
+    options = {"use_dictionary": False, "write_batch_size": 1, "data_page_size": 1 << 20}
+    return [str(write_rows(folder / "c.parquet", rows, **options))]
+
+
+AMPLIFIERS: dict[str, Callable[[Path], list[str]]] = {
+    "prefixes": write_prefixes,
+    "few values": write_few_values,
+    "skewed": write_skewed,
+    "unused": write_unused,
+    "late long rows": write_late_long_rows,
+}
+
+
+class Ran(NamedTuple):
+    """What a process came to: its status, what it said, and the most private memory it had (bytes)."""
+
+    status: int
+    said: str
+    peak_bytes: int
+
+
+def run_watched(folder: Path, *arguments: str) -> Ran:
+    """Run prepare.py and look at its memory a hundred times a second."""
+    with (folder / "said").open("w+", encoding="utf-8") as said:
+        command = [sys.executable, str(ROOT / "prepare.py"), *arguments, "--out", str(folder / "out")]
+        program = subprocess.Popen(command, stdout=said, stderr=said, cwd=folder)
+        peak = 0
+        try:
+            while program.poll() is None:
+                peak = max(peak, _private(program.pid))
+                time.sleep(0.01)
+        finally:
+            program.kill()
+            program.wait()
+        said.seek(0)
+        return Ran(program.returncode, said.read(), peak)
+
+
+def _private(pid: int) -> int:
+    try:
+        process = psutil.Process(pid)
+        infos = [one.memory_info() for one in (process, *process.children(recursive=True))]
+    except psutil.Error:
+        return 0
+    return sum(info.rss - getattr(info, "shared", 0) for info in infos)
+
+
+@pytest.mark.parametrize("amplifier", AMPLIFIERS)
+@pytest.mark.parametrize("budget_mb", BUDGETS)
+def test_within_the_budget_or_named(tmp_path: Path, amplifier: str, budget_mb: int) -> None:
+    """A real run keeps its budget at every moment; else it leaves at once with the file, the place and what to type."""
+    arguments = AMPLIFIERS[amplifier](tmp_path)
+    ran = run_watched(
+        tmp_path, *arguments, "--memory", f"{budget_mb}MB", "--max-tokens", "600000", "--val-tokens", "5000"
+    )
+    assert ran.peak_bytes < budget_mb * MB, ran
+    assert "Traceback" not in ran.said
+    if ran.status:
+        assert ran.status in (2, 3)
+        error = ran.said[ran.said.index("prepare: ") :]
+        assert Path(arguments[0]).name in error, error
+        assert "--" in error.splitlines()[1] or "unpack" in error, error
+    else:
+        memory = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]
+        assert memory["peak_bytes"] < budget_mb * MB
+        assert not [step for step in memory["steps"] if step["step"] != "run"], memory
+    print(f"{amplifier}, {budget_mb} MB: status {ran.status}, peak {ran.peak_bytes / MB:.0f} MB")
+
+
+ENCODINGS = {
+    "dictionary": {"dictionary_pagesize_limit": 1 << 24},
+    "prefixes": {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}},
+    "pages of version 2": {"data_page_version": "2.0", "dictionary_pagesize_limit": 1 << 24},
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_cut_again_gives_the_same(tmp_path: Path, encoding: str) -> None:
+    """A block that came to more than was announced: the same bytes as plain lines, in one go or in several."""
+    rows = sorted(skewed(400, LONG[:200_000]))
+    path = write_rows(tmp_path / "c.parquet", rows, row_group_size=150, **ENCODINGS[encoding])
+    [input] = find_inputs([str(path)])
+    source = Parquet(0, input, ReadOptions())
+    blocks = list(source.iter_blocks())
+    with pytest.raises(GrownError):
+        for block in blocks:
+            block.read()
+    plain = write_jsonl(tmp_path / "c.jsonl", rows)
+    options: dict[str, Any] = {"val_tokens": 3000, "quiet": True, "workers": 2}
+    prepare(plain, tmp_path / "plain", **options)
+    prepare(path, tmp_path / "out", **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "plain")
+    for n_tokens in (150_000, 400_000, None):
+        prepare(path, tmp_path / "parts", max_tokens=n_tokens, **options)
+    assert outputs(tmp_path / "parts") == outputs(tmp_path / "plain")
+    ids = np.concatenate(list(iter_ids(path)))
+    assert np.array_equal(ids, np.concatenate(list(iter_ids(plain))))
