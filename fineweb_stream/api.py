@@ -24,11 +24,10 @@ from .pipeline.fits import check_neighbours
 from .pipeline.job import Job, Request, planned
 from .pipeline.schedule import Workers
 from .pipeline.settings import DEFAULT_VAL_RATIO, Settings, layout_named
-from .remote import session
+from .remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from .support.cancel import cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, printed
-from .support.waiting import until
 from .tokenizer.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def prepare(
     skip_bad: bool = False,
     engine: str = "auto",
     workers: int | None = None,
-    connections: int = session.DEFAULT_CONNECTIONS,
+    connections: int = DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
     seed: int = 0,
     overwrite: bool = False,
@@ -149,7 +148,7 @@ def estimate(
     skip_bad: bool = False,
     engine: str = "auto",
     workers: int | None = None,
-    connections: int = session.DEFAULT_CONNECTIONS,
+    connections: int = DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
     seed: int = 0,
     overwrite: bool = False,
@@ -176,9 +175,8 @@ def _planned(given: dict[str, Any]) -> Iterator[Job]:
     request = _request(given)
     with (
         cancel_on_signals() as cancel,
-        until(cancel),
-        session.session(request.connections) as network,
-        planned(request, cancel, network) as job,
+        Fetcher(request.connections) as fetcher,
+        planned(request, Network(fetcher, cancel)) as job,
     ):
         yield job
 
@@ -225,7 +223,7 @@ def _connect(address: str, job: Job, sources: Sequence[Source]) -> AbstractConte
     from .cluster.client import connect  # it loads distributed
 
     needs = find_needs(job.plan.engine, sources, job.settings.tokenizer.reference)
-    return connect(address, needs, job.cancel)
+    return connect(address, needs, job.cancel, n_connections=job.n_connections)
 
 
 def _index(job: Job, record: Record, is_asked: bool) -> None:

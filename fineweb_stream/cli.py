@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from .output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT
 from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, VAL_PLACES, parse_separator
-from .remote.session import DEFAULT_CONNECTIONS
+from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import log, printed

@@ -31,6 +31,7 @@ from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.support.model import ReadOptions
 
 from .helpers import outputs, write_jsonl, write_parquet
+from .hub_server import HubServer
 
 ROOT = Path(__file__).parents[1]
 LOOPBACK = "127.0.0.1"
@@ -94,9 +95,18 @@ class Dask:
         return str(self._wait_for_address())
 
     def start_worker(
-        self, host: str = LOOPBACK, where: tuple[str, ...] = (), path: Path = ROOT
+        self, host: str = LOOPBACK, where: tuple[str, ...] = (), path: Path = ROOT, n_threads: int = 1
     ) -> subprocess.Popen[bytes]:
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", host, "--death-timeout", "20")
+        options = (
+            "--nthreads",
+            str(n_threads),
+            "--no-nanny",
+            "--no-dashboard",
+            "--host",
+            host,
+            "--death-timeout",
+            "20",
+        )
         files = ("--scheduler-file", str(self.file), "--local-directory", str(self.folder))
         return self._start("worker", *options, *files, where=where, path=path)
 
@@ -340,6 +350,28 @@ def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch)
     with connect(address, find_needs("tiktoken", sources)) as cluster, pytest.raises(WorkerError) as caught:
         list(cluster.map_blocks(die, blocks, Window(lambda: 9, 1 << 30), lambda: None))
     assert str(caught.value.__cause__).startswith(f"{corpus}, from 0: each worker that took this was lost")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_workers_share_the_connections(dask: Dask, tmp_path: Path, form: str) -> None:
+    """What lies at a URL is read by the workers, with the connections that were asked for divided among them."""
+    pytest.importorskip("urllib3")
+    distributed = pytest.importorskip("distributed")
+    corpus = write_corpus(form, tmp_path)
+    prepare_on("", corpus, tmp_path / "here")
+    address = dask.start_scheduler()
+    for _ in range(2):
+        dask.start_worker(n_threads=4)
+    with distributed.Client(address, set_as_default=False) as client:
+        client.wait_for_workers(2)
+    (tmp_path / "served").mkdir()
+    shutil.move(corpus, tmp_path / "served" / corpus.name)
+    with HubServer(tmp_path / "served") as server:
+        server.cdn_latency = 0.05  # so that several threads wait at the same time
+        prepare_on(address, f"{server.url}/files/{corpus.name}", tmp_path / "there", connections=2)
+        assert server.n_connections <= 2 + 2 * 1, "here, and one for each worker"
+        assert len(server.log) > 20
+    assert outputs(tmp_path / "there") == outputs(tmp_path / "here")
 
 
 # Workers that lack something: one message each, before anything is written.

@@ -17,11 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream.remote import retry, session
-from fineweb_stream.remote.hub import list_remote
-from fineweb_stream.remote.ranges import RemoteFile
-from fineweb_stream.support import waiting
-from fineweb_stream.support.cancel import Cancel
+from fineweb_stream.remote import hub, retry
+from fineweb_stream.remote.network import Fetcher, Network, RemoteFile
+from fineweb_stream.support.cancel import NEVER, Cancel
 from fineweb_stream.support.errors import Cancelled, InputError
 
 from .hub_server import Fault, HubServer
@@ -29,12 +27,20 @@ from .hub_server import Fault, HubServer
 DATA = bytes(range(256)) * 1000
 
 
+fetcher: Fetcher
+
+
 @pytest.fixture(autouse=True)
 def one_connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No connection of another test, and no proxy; one thread that reads."""
+    global fetcher
     monkeypatch.setenv("no_proxy", "*")
-    with session.session(n_connections=1):
+    with Fetcher(n_connections=1) as fetcher:
         yield
+
+
+def list_remote(name: str) -> list[RemoteFile]:
+    return hub.list_remote(name, Network(fetcher))
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +59,8 @@ def server(tmp_path: Path) -> Iterator[HubServer]:
         yield server
 
 
-def read(server: HubServer, start: int, stop: int) -> bytes:
-    return session.fetcher().read(RemoteFile(f"{server.url}/files/a.txt", len(DATA), ""), start, stop)
+def read(server: HubServer, start: int, stop: int, cancel: Cancel = NEVER) -> bytes:
+    return Network(fetcher, cancel).read(RemoteFile(f"{server.url}/files/a.txt", len(DATA), ""), start, stop)
 
 
 def test_connections_are_used_again(server: HubServer, waits: list[str]) -> None:
@@ -62,7 +68,7 @@ def test_connections_are_used_again(server: HubServer, waits: list[str]) -> None
     server.faults = lambda request: (
         Fault(302, {"Location": f"{server.url}/files/b.txt"}) if "a.txt" in request.path else None
     )
-    session.current().n_connections = 3
+    fetcher.n_connections = 3
     with ThreadPoolExecutor(9) as pool:
         found = list(pool.map(lambda start: read(server, start, start + 500), range(90)))
     assert found == [DATA[start : start + 500] for start in range(90)]
@@ -84,7 +90,7 @@ def test_a_closed_one_is_replaced_at_once(server: HubServer, waits: list[str]) -
 def test_an_answer_that_was_not_read_ends_it(server: HubServer) -> None:
     """What is left of one answer is never taken for the next."""
     read(server, 0, 10)
-    with session.fetcher().connections.send(f"{server.url}/files/a.txt") as response:
+    with fetcher.ranges.connections.send(f"{server.url}/files/a.txt") as response:
         assert response.read_some(5) == DATA[:5]
     assert read(server, 20, 30) == DATA[20:30]
     server.faults = [Fault(404)]
@@ -97,24 +103,23 @@ def test_an_answer_that_was_not_read_ends_it(server: HubServer) -> None:
 @pytest.mark.parametrize("cut", [None, 5])
 def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None) -> None:
     """Whoever waits for a silent server leaves soon when told to; other reads go on, and nothing is left at the end."""
-    session.current().n_connections = 2
+    fetcher.n_connections = 2
     cancel = Cancel()
     read(server, 0, 10)
     server.faults = [Fault(stall=60, cut=cut)]
     timer = threading.Timer(0.3, cancel.set)
     timer.start()
     start = time.monotonic()
-    with waiting.until(cancel), pytest.raises(Cancelled):
-        read(server, 0, 10)
+    with pytest.raises(Cancelled):
+        read(server, 0, 10, cancel)
     assert time.monotonic() - start < 5
     timer.join()
     assert read(server, 0, 10) == DATA[:10]
     assert any(thread.name.startswith("fetch") for thread in threading.enumerate())
-    session.fetcher().close()
+    fetcher.__exit__()
     while any(thread.name.startswith("fetch") for thread in threading.enumerate()):
         assert time.monotonic() - start < 5
         time.sleep(0.05)
-    session._fetcher.clear()
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="nothing here makes certificates")
@@ -132,7 +137,7 @@ def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="certificate is not trusted"):
         list_remote(f"{server.url}/files/a.txt")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    session.fetcher().connections._managers.clear()
+    fetcher.ranges.connections._managers.clear()
     server.n_connections = 0
     (file,) = list_remote(f"{server.url}/files/a.txt")
     assert file.size == len(DATA)
@@ -149,7 +154,7 @@ def test_login_of_an_address(server: HubServer) -> None:
     """user:password@ is sent as HTTP's basic login to that server, and is no part of the host's name."""
     url = f"{server.url}/files/a.txt".replace("://", "://me:p%40ss@")
     (file,) = list_remote(url)
-    assert session.fetcher().read(file, 10, 20) == DATA[10:20]
+    assert Network(fetcher).read(file, 10, 20) == DATA[10:20]
     assert {request.headers["Authorization"] for request in server.log} == {"Basic bWU6cEBzcw=="}
 
 
@@ -207,10 +212,8 @@ def test_what_is_said_of_a_proxy_works(proxy: str, server: HubServer, monkeypatc
         read(server, 0, 99)
     variable, value = re.findall(r"(\w+_proxy)=(\S+)", caught.value.hint)[0]
     monkeypatch.setenv(variable, value.replace("USER:PASSWORD@PROXY:PORT", f"me:p%40ss@{proxy}"))
-    with session.session(n_connections=1):
-        assert read(server, 0, len(DATA)) == DATA
+    assert read(server, 0, len(DATA)) == DATA
     monkeypatch.setenv("http_proxy", f"http://me:no@{proxy}")
     variable, value = re.findall(r"(no_proxy)=(\S+)", caught.value.hint)[0]
     monkeypatch.setenv(variable, value)
-    with session.session(n_connections=1):
-        assert read(server, 0, 99) == DATA[:99]
+    assert read(server, 0, 99) == DATA[:99]

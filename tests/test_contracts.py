@@ -293,10 +293,10 @@ def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:
     from fineweb_stream.inputs import standard_input
 
     text = "some words to read, again and again. " * 9000
-    standard_input.stdin_head.cache_clear()
+    standard_input._HEAD.clear()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     prepare("-", tmp_path / "piped", quiet=True)
-    standard_input.stdin_head.cache_clear()
+    standard_input._HEAD.clear()
     (tmp_path / "c.txt").write_text(text)
     prepare(tmp_path / "c.txt", tmp_path / "file", quiet=True)
     assert outputs(tmp_path / "piped") == outputs(tmp_path / "file")
@@ -311,7 +311,7 @@ def test_what_was_compared_of_a_pipe(n: int, monkeypatch, tmp_path, caplog) -> N
     caplog.set_level("INFO", "fineweb_stream")
     text, said = "some words to read, again and again. " * 300 * n, "its first 1,048,576 bytes were compared"
     for other in ("", "another end"):
-        standard_input.stdin_head.cache_clear()
+        standard_input._HEAD.clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((text + other).encode())))
         if n == 20 and other:  # all of it was compared
             with pytest.raises(InputError, match="standard input begins with something else"):
@@ -319,7 +319,7 @@ def test_what_was_compared_of_a_pipe(n: int, monkeypatch, tmp_path, caplog) -> N
         else:
             prepare("-", tmp_path / "out", val_ratio=0.1)
             assert (said in caplog.text) == bool(other)
-    standard_input.stdin_head.cache_clear()
+    standard_input._HEAD.clear()
 
 
 @pytest.mark.parametrize("n", [1, 100, 5000])

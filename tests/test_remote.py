@@ -16,11 +16,10 @@ import pytest
 import urllib3
 
 from fineweb_stream.remote import hub as hub_room
-from fineweb_stream.remote import retry, session
-from fineweb_stream.remote.hub import check_remote, is_remote, list_remote
-from fineweb_stream.remote.ranges import RemoteFile, RemoteReader
-from fineweb_stream.support import waiting
-from fineweb_stream.support.cancel import Cancel
+from fineweb_stream.remote import network, retry
+from fineweb_stream.remote.hub import is_remote
+from fineweb_stream.remote.network import Fetcher, Network, RemoteFile, RemoteReader, Timeouts
+from fineweb_stream.support.cancel import NEVER, Cancel
 from fineweb_stream.support.errors import Cancelled, InputError, PrepareError, RemoteError
 from fineweb_stream.support.redact import kept, shown
 
@@ -46,11 +45,27 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     return waits
 
 
+fetcher: Fetcher
+
+
 @pytest.fixture(autouse=True)
-def one_session() -> Iterator[None]:
-    """What a test leaves under way ends with it."""
-    with session.session():
+def one_fetcher() -> Iterator[None]:
+    """All that a test reads is read by one; what it leaves under way ends with it."""
+    global fetcher
+    with Fetcher() as fetcher:
         yield
+
+
+def be_patient(**seconds: float) -> None:
+    fetcher.ranges.connections.pacing.timeouts = Timeouts(**seconds)
+
+
+def list_remote(name: str, revision: str | None = None) -> list[RemoteFile]:
+    return hub_room.list_remote(name, Network(fetcher), revision)
+
+
+def check_remote(file: RemoteFile) -> None:
+    hub_room.check_remote(file, Network(fetcher))
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +108,8 @@ def file(request: pytest.FixtureRequest, hub: HubServer) -> RemoteFile:
     return file
 
 
-def read(file: RemoteFile, start: int, stop: int) -> bytes:
-    return session.fetcher().read(file, start, stop)
+def read(file: RemoteFile, start: int, stop: int, cancel: Cancel = NEVER) -> bytes:
+    return Network(fetcher, cancel).read(file, start, stop)
 
 
 def fail_bodies(hub: HubServer, faults: list[Fault]) -> None:
@@ -252,7 +267,7 @@ def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_network(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """Where nothing answers, listing gives up soon, though reading would be patient."""
-    monkeypatch.setattr(retry, "CONTACT_SECONDS", 0.1)
+    be_patient(contact=0.1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -264,7 +279,7 @@ def test_no_network(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
 
 def test_network_that_swallows(monkeypatch: pytest.MonkeyPatch, waits: Waits, hub: HubServer) -> None:
     """Where a connection neither fails nor is answered, listing gives up soon as well."""
-    monkeypatch.setattr(retry, "CONTACT_SECONDS", 0.2)
+    be_patient(contact=0.2)
     released = threading.Event()
 
     def connect(*_: object, **__: object) -> None:
@@ -347,7 +362,7 @@ def test_stall(
     hub: HubServer, file: RemoteFile, waits: Waits, monkeypatch: pytest.MonkeyPatch, cut: int | None
 ) -> None:
     """A server that says nothing any more is asked again for the rest."""
-    monkeypatch.setattr(retry, "TIMEOUT_SECONDS", 0.2)
+    be_patient(operation=0.2)
     fail_bodies(hub, [Fault(stall=60, cut=cut)])
     assert read(file, 100, 2000) == DATA[100:2000]
     assert {what.partition(": ")[2] for _, what in waits} == {"timeout"}
@@ -368,10 +383,10 @@ def test_pause(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
 
     hub.next_fault = lambda request: faults(request) or Fault()  # type: ignore[method-assign]  # without its lock
     start = time.monotonic()
-    futures = [session.fetcher().fetch(file, i, i + 1) for i in (0, 100, 200)]
+    futures = [fetcher.fetch(file, i, i + 1) for i in (0, 100, 200)]
     with caplog.at_level("INFO"):
         for future in futures:
-            session.fetcher().result(future)
+            future.result()
     assert time.monotonic() - start >= 1
     assert caplog.messages == [f"waiting for {hub.url.removeprefix('http://')}: HTTP 503, again in 1 s"]
 
@@ -383,10 +398,9 @@ def test_stopping(hub: HubServer, file: RemoteFile) -> None:
     timer = threading.Timer(0.1, cancel.set)
     timer.start()
     start = time.monotonic()
-    with waiting.until(cancel):
-        for _ in range(2):
-            with pytest.raises(Cancelled):
-                read(file, 0, 10)
+    for _ in range(2):
+        with pytest.raises(Cancelled):
+            read(file, 0, 10, cancel)
     assert time.monotonic() - start < 5
     timer.join()
     assert len(hub.log) == 1
@@ -394,7 +408,7 @@ def test_stopping(hub: HubServer, file: RemoteFile) -> None:
 
 def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a new byte reading gives up, says so and how to go on; no wait is longer than the patience."""
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.1)
+    be_patient(progress=0.1)
     for fault in (Fault(503), rate_limited(1000), Fault(cut=-1), Fault(cut=0)):
         hub.faults = lambda request, fault=fault: fault  # type: ignore[misc]
         start = time.monotonic()
@@ -407,7 +421,7 @@ def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.Mon
 def test_patience_is_for_each_byte(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow network that still brings bytes is never given up."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 1.0)
+    be_patient(progress=1.0)
     monkeypatch.setattr(retry.Pacing, "pause", lambda *_: time.sleep(0.15))
     hub.faults = lambda request: Fault(cut=1)
     assert read(file, 0, 10) == DATA[:10]
@@ -530,9 +544,9 @@ def test_certificate(waits: Waits) -> None:
     def attempt() -> None:
         raise urllib3.exceptions.SSLError from ssl.SSLCertVerificationError(1, "self-signed")
 
-    url, pacing = "https://example.org/a.txt", session.fetcher().pacing
+    url, pacing = "https://example.org/a.txt", fetcher.ranges.connections.pacing
     with pytest.raises(InputError, match="certificate is not trusted") as caught:
-        retry.with_patience(url, retry.Patience(url, pacing), pacing, attempt)
+        retry.Patience(url, pacing).retry(attempt)
     assert "SSL_CERT_FILE" in caught.value.hint and not waits
 
 
@@ -560,8 +574,8 @@ def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
 
     def read_all() -> tuple[int, int]:
         hub.log.clear()
-        futures = [session.fetcher().fetch(file, start, start + 1000) for start in range(0, len(DATA), 1000)]
-        assert b"".join(map(session.fetcher().result, futures)) == DATA
+        futures = [fetcher.fetch(file, start, start + 1000) for start in range(0, len(DATA), 1000)]
+        assert b"".join(future.result() for future in futures) == DATA
         n_hub = sum("/resolve/" in request.path for request in hub.log)
         return n_hub, len(hub.log) - n_hub
 
@@ -576,15 +590,15 @@ def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
 
     hub.faults = faults
     n_hub, n_cdn = read_all()
-    assert n_hub == 1 and n_cdn <= 300 + 2 * session.current().n_connections and not waits
+    assert n_hub == 1 and n_cdn <= 300 + 2 * fetcher.n_connections and not waits
 
 
 def test_the_limit_of_requests(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the Hub says is left of its limit is kept by all connections together: hardly any request is refused."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     hub.limit, hub.limit_seconds = 40, 1.0
-    futures = [session.fetcher().fetch(file, start, start + 3000) for start in range(0, len(DATA), 3000)]
-    assert b"".join(map(session.fetcher().result, futures)) == DATA
+    futures = [fetcher.fetch(file, start, start + 3000) for start in range(0, len(DATA), 3000)]
+    assert b"".join(future.result() for future in futures) == DATA
     statuses = [request.status for request in hub.log if "/resolve/" in request.path]
     assert set(statuses) <= {206, 429}
     assert statuses.count(429) <= len(futures) // 10, "one may come as the server's window ends"
@@ -618,7 +632,7 @@ def test_token(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pl
 def test_token_is_never_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """No error has the token, not even when the server repeats it or it is malformed."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.1)
+    be_patient(progress=0.1)
     for token in (TOKEN, f"{TOKEN}\nhf_more", f"{TOKEN}é"):
         monkeypatch.setenv("HF_TOKEN", token)
         for status in (401, 403, 404, 418, 503):
@@ -662,7 +676,7 @@ def test_hostile_listings(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits
 
 def test_a_trickle_ends(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """Bytes that come one by one do not make an answer of the Hub's last for ever."""
-    monkeypatch.setattr(hub_room, "PAGE_SECONDS", 0.5)
+    be_patient(page=0.5)
     hub.rate = 100
     monkeypatch.setattr(
         "tests.hub_server._Handler._tree", lambda *_: (200, {}, hub.folder / "owner/name/data/a.parquet")
@@ -757,13 +771,16 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) 
 # The file object
 
 
-@pytest.mark.parametrize("buffer_bytes", [0, 1, 1000, 1 << 20])
-def test_reader(hub: HubServer, buffer_bytes: int) -> None:
-    """Whatever the buffer, reads and seeks are those of a file."""
+@pytest.mark.parametrize(
+    ("buffer_bytes", "ahead_bytes"), [(0, 0), (1, 0), (1000, 0), (1 << 20, 0), (0, 4000), (7, 900)]
+)
+def test_reader(hub: HubServer, monkeypatch: pytest.MonkeyPatch, buffer_bytes: int, ahead_bytes: int) -> None:
+    """Whatever the buffer, and however much is read ahead, reads and seeks are those of a file."""
+    monkeypatch.setattr(network, "MIN_RANGE_BYTES", 500)
     (remote_file,) = list_remote(f"{NAME}/data/a.parquet")
     local = (hub.folder / "owner/name/data/a.parquet").open("rb")
     rng = random.Random(buffer_bytes)
-    with local, RemoteReader(session.fetcher(), remote_file, buffer_bytes) as reader:
+    with local, RemoteReader(Network(fetcher), remote_file, buffer_bytes, ahead_bytes) as reader:
         for _ in range(60):
             whence = rng.randrange(3)
             position = rng.randrange(-500, 500) + (0, 0, len(DATA) // 2)[whence] * rng.choice([0, -1])
@@ -787,7 +804,7 @@ def test_reader_requests(hub: HubServer, file: RemoteFile) -> None:
     hub.cdn = False
     for buffer_bytes, n_requests, n_bytes in [(100_000, 1, 100_000), (0, 10, 10_000)]:
         hub.log.clear()
-        with RemoteReader(session.fetcher(), file, buffer_bytes) as reader:
+        with RemoteReader(Network(fetcher), file, buffer_bytes) as reader:
             assert b"".join(reader.read(1000) for _ in range(10)) == DATA[:10_000]
         assert (len(hub.log), sum(request.n_bytes for request in hub.log)) == (n_requests, n_bytes)
 
@@ -804,7 +821,7 @@ def test_parquet(hub: HubServer, file: RemoteFile, folder: Path) -> None:
     hub.commit("owner/name")
     (file,) = list_remote(file.url if file.url.startswith("http") else f"{NAME}/data/a.parquet")
     hub.log.clear()
-    with RemoteReader(session.fetcher(), file, buffer_bytes=0) as reader:
+    with RemoteReader(Network(fetcher), file, buffer_bytes=0) as reader:
         parquet = pq.ParquetFile(reader, pre_buffer=False, buffer_size=0)
         footer_bytes = sum(request.n_bytes for request in hub.log)
         assert footer_bytes <= 70_000
@@ -815,5 +832,5 @@ def test_parquet(hub: HubServer, file: RemoteFile, folder: Path) -> None:
     reads = [request for request in hub.log if request.status == 206]
     assert [request.n_bytes for request in reads] == [chunk.total_compressed_size for chunk in chunks]
     assert sum(request.n_bytes for request in reads) < path.stat().st_size / 2
-    with RemoteReader(session.fetcher(), file) as reader:
+    with RemoteReader(Network(fetcher), file) as reader:
         assert pq.read_table(reader, use_threads=False) == table

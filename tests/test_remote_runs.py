@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import estimate, iter_ids, prepare
-from fineweb_stream.remote import retry
+from fineweb_stream.remote.network import Fetcher, Timeouts
 from fineweb_stream.support.errors import InputError, Interrupted, PrepareError
 
 from .conftest import ROOT
@@ -46,8 +46,7 @@ def expected(hub_folder, tmp_path) -> dict[str, bytes]:
 
 @pytest.fixture
 def server(hub_folder, monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(retry, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(Fetcher, "timeouts", Timeouts(first_wait=0.01, operation=2.0))
     with HubServer(hub_folder) as server:
         server.commit("o/n")
         monkeypatch.setenv("HF_ENDPOINT", server.url)
@@ -75,7 +74,7 @@ FAULTS = {
 def test_a_bad_network(server, expected, tmp_path, monkeypatch, fault: Fault) -> None:
     """Every third read goes wrong: the same bytes all the same."""
     if fault.stall:
-        monkeypatch.setattr(retry, "TIMEOUT_SECONDS", 0.3)
+        monkeypatch.setattr(Fetcher, "timeouts", Timeouts(first_wait=0.01, operation=0.3))
     n_reads = 0
 
     def faults(request: Request) -> Fault | None:
@@ -200,7 +199,7 @@ def test_no_input_and_no_network(tmp_path) -> None:
 
 def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> None:
     """A network that stays away: the run saves, names the host, and the same command goes on later."""
-    monkeypatch.setattr(retry, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(Fetcher, "timeouts", Timeouts(first_wait=0.01, progress=0.5))
 
     def faults(request: Request) -> Fault | None:
         is_begun = (tmp_path / "out" / "prepare.json").exists()

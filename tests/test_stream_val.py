@@ -27,11 +27,11 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Put the text into standard input anew."""
 
     def pipe() -> None:
-        standard_input.stdin_head.cache_clear()
+        standard_input._HEAD.clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
 
     yield pipe
-    standard_input.stdin_head.cache_clear()
+    standard_input._HEAD.clear()
 
 
 @pytest.mark.parametrize("val", VALS, ids=str)

@@ -56,11 +56,11 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Put something into standard input."""
 
     def put(data: bytes) -> None:
-        standard_input.stdin_head.cache_clear()
+        standard_input._HEAD.clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
     yield put
-    standard_input.stdin_head.cache_clear()
+    standard_input._HEAD.clear()
 
 
 @pytest.mark.parametrize("block_bytes", [50, 100_000])

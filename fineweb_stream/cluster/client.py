@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -38,10 +39,11 @@ Encode = Callable[[Block], Encoded]
 
 
 class Group(NamedTuple):
-    """Consecutive blocks that make one task: for `map_ordered`, an item like a block."""
+    """Consecutive blocks that make one task, by so many connections: for `map_ordered`, an item like a block."""
 
     blocks: list[Block]
     n_bytes: int
+    n_connections: int = 0
 
 
 class GroupError(Exception):
@@ -53,13 +55,16 @@ class GroupError(Exception):
         self.error = error
 
 
-def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str) -> list[Encoded]:
-    """In a task: encode a group's blocks, whose paths start at `folder`; `GroupError` has those before a bad one."""
+def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str, run: str = "") -> list[Encoded]:
+    """In a task: encode a group's blocks, whose paths start at `folder`; `GroupError` has those before a bad one.
+
+    What lies behind a network is fetched by the worker's fetcher for that `run`.
+    """
     done: list[Encoded] = []
     try:
         check_here(needs)
         for block in group.blocks:
-            done.append(function(_in_folder(block, folder)))
+            done.append(function(_placed(block, folder, run, group.n_connections)))
     except Exception as error:
         raise GroupError(done, error) from error
     return done
@@ -68,8 +73,10 @@ def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str) -> 
 class Cluster:
     """A connection to a scheduler, whose workers have what is needed; made by `connect`."""
 
-    def __init__(self, address: str, client: Any, needs: Needs) -> None:
+    def __init__(self, address: str, client: Any, needs: Needs, n_connections: int = 0) -> None:
         self._address, self._client, self._needs = address, client, needs
+        self._n_connections, self._n_workers = n_connections, 1
+        self.run = f"fineweb_stream {uuid.uuid4()}"
         self._executor = client.get_executor(pure=False, retries=RETRIES)
         self._n_threads = 0
         self._counted = -COUNT_SECONDS
@@ -85,7 +92,8 @@ class Cluster:
             return
         before = self._n_threads
         with contextlib.suppress(OSError, TimeoutError):  # a busy scheduler; a lost one is seen by its status
-            self._n_threads = sum(self._client.nthreads(callback_timeout=5).values())
+            n_threads = self._client.nthreads(callback_timeout=5)
+            self._n_threads, self._n_workers = sum(n_threads.values()), max(len(n_threads), 1)
         self._counted = time.monotonic()
         if before and not self._n_threads:
             log.info(f"{self._address}: all workers are gone; waiting for one (dask worker {self._address})")
@@ -103,7 +111,9 @@ class Cluster:
             self._count_threads()
             tick()
 
-        encode: Any = functools.partial(encode_blocks, function=function, needs=self._needs, folder=os.getcwd())
+        encode: Any = functools.partial(
+            encode_blocks, function=function, needs=self._needs, folder=os.getcwd(), run=self.run
+        )
         groups: Any = self._iter_groups(blocks, window)
         try:
             for item, encoded in map_ordered(self._executor, encode, groups, window, watch):
@@ -132,10 +142,14 @@ class Cluster:
             if group and (
                 block is None or n_bytes >= min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1)))
             ):
-                yield Group(group, n_bytes)
+                yield self._group(group, n_bytes)
                 group, n_bytes = [], 0
         if group:
-            yield Group(group, n_bytes)
+            yield self._group(group, n_bytes)
+
+    def _group(self, blocks: list[Block], n_bytes: int) -> Group:
+        """Make a task, whose worker has its share of the connections: what a server allows is for all together."""
+        return Group(blocks, n_bytes, max(self._n_connections // self._n_workers, 1))
 
     def check_workers(self) -> None:
         """Look at every worker; `InputError` names the first that lacks something, and how many do."""
@@ -182,8 +196,11 @@ def connect(
     cancel: Cancel = NEVER,
     wait_seconds: float = 600,
     connect_seconds: float = CONNECT_SECONDS,
+    n_connections: int = 0,
 ) -> Iterator[Cluster]:
     """Connect to a scheduler, wait until it has a worker, and see that all workers have what is needed.
+
+    The workers share `n_connections` to fetch what lies behind a network, 0 where nothing does.
 
     Raises `InputError` for what can be mended before the start: no Dask, no scheduler, no worker, one that lacks
     something.
@@ -212,18 +229,36 @@ def connect(
             f"no scheduler answers at {address}: {error}", "start one (dask scheduler) and give the address it prints"
         ) from None
     try:
-        cluster = Cluster(address, client, needs)
+        cluster = Cluster(address, client, needs, n_connections)
         cluster.wait_for_workers(wait_seconds, cancel)
         aside(cluster.check_workers, cancel)
-        yield cluster
+        with _fetchers(client, cluster.run) if n_connections else contextlib.nullcontext():
+            yield cluster
     finally:
         client.close(timeout=5)
         logger.setLevel(level)
 
 
-def _in_folder(block: Block, folder: str) -> Block:
-    """Return the block with an absolute path: a worker has a current folder of its own."""
+@contextlib.contextmanager
+def _fetchers(client: Any, run: str) -> Iterator[None]:
+    """Have a fetcher on each worker, also on those that join later, until the run ends."""
+    from .fetching import FetcherPlugin
+
+    client.register_plugin(FetcherPlugin(), name=run)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # a scheduler that is lost has closed them
+            aside(lambda: client.unregister_worker_plugin(run), NEVER, 5)
+
+
+def _placed(block: Block, folder: str, run: str, n_connections: int) -> Block:
+    """Return the block with what a worker has of its own: the network, or the current folder that paths start at."""
     source: Any = block.source
+    if source.input.is_remote:
+        from .fetching import network_here
+
+        return replace(block, source=replace(source, network=network_here(run, n_connections)))
     if not is_file(source):
         return block
     path = os.path.join(folder, source.input.path)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from ..remote.network import Network
 from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_texts
 from ..tokenizer.ids import Ends
@@ -61,6 +62,10 @@ class Source(Protocol):
     @property
     def options(self) -> ReadOptions:
         """How records become texts."""
+
+    @property
+    def network(self) -> Network:
+        """By what it is read, where it is not here."""
 
     @property
     def unit(self) -> str:

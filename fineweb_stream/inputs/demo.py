@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..remote.network import Network
 from ..support.model import Changes, Input, ReadOptions
 from .blocks import Batch, Block, batch_of
 
@@ -22,6 +23,7 @@ class Demo:
     input: Input
     options: ReadOptions
     unit: str = "document"
+    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield one block with all the rest."""

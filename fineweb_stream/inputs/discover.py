@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
+from ..remote.network import Network, RemoteReader
 from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
@@ -32,16 +33,17 @@ def as_names(inputs: str | Path | Sequence[str | Path]) -> list[str]:
     return [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
 
 
-def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
+def find_inputs(names: Sequence[str], format: str | None = None, network: Network | None = None) -> list[Input]:
     """Return the files behind paths, folders and globs, in the order given; folders and globs in natural order.
 
-    With `format` all of them are taken for that.
+    With `format` all of them are taken for that. What is not here is looked at by the `network`.
 
     Raises `InputError` when one is missing, empty or of no use.
     """
     if format not in (None, *SUFFIX_OF_FORMAT):
         raise InputError(f"format={format!r}: no such format", f"the formats are {', '.join(SUFFIX_OF_FORMAT)}")
     inputs: list[Input] = []
+    network = network or Network()
     own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
     if own and len(own) == len(names):
         raise InputError(f"{own[0]}: written by this program: it is no corpus", "name text, jsonl or parquet files")
@@ -51,9 +53,9 @@ def find_inputs(names: Sequence[str], format: str | None = None) -> list[Input]:
         if name in own:
             continue
         if name == STDIN:
-            inputs.append(_stdin(format))
+            inputs.append(_stdin(format, network))
         elif _may_be_remote(name):
-            inputs += _find_remote(name, format)
+            inputs += _find_remote(name, format, network)
         else:
             inputs += [_describe(path, is_named, format) for path, is_named in _expand(name)]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
@@ -124,18 +126,16 @@ def _may_be_remote(name: str) -> bool:
     return is_remote(name)
 
 
-def _find_remote(name: str, asked: str | None) -> list[Input]:
+def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name."""
     from ..remote.hub import list_remote
-    from ..remote.ranges import RemoteReader
-    from ..remote.session import fetcher
 
     inputs = []
-    for file in sorted(list_remote(name), key=lambda file: _natural_key(Path(file.url))):
+    for file in sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url))):
         compression, suffix = suffixes(Path(urlsplit(file.url).path))
         format = asked or FORMAT_OF_SUFFIX.get(suffix)
         if format is None:
-            reader = cast(BinaryIO, RemoteReader(fetcher(), file, HEAD_BYTES))
+            reader = cast(BinaryIO, RemoteReader(network, file, HEAD_BYTES))
             format, compression = look(shown(file.url.partition("?")[0]), reader)
         inputs.append(Input(file.url, format, file.size, file.version, bool(compression), compression))
     return inputs
@@ -262,9 +262,9 @@ def _natural_key(path: Path) -> list[tuple[int, int | str]]:
     ]
 
 
-def _stdin(asked: str | None) -> Input:
+def _stdin(asked: str | None, network: Network) -> Input:
     """Describe standard input; the hash of what it begins with tells whether it is the same again."""
-    head = stdin_head()
+    head = stdin_head(network.cancel)
     format = find_format(STDIN_NAME, head[:HEAD_BYTES], asked)
     if format == "parquet":
         raise InputError("standard input: parquet is not read in order", "save it to a file, and name that")

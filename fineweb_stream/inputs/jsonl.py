@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ..remote.network import Network
 from ..support.errors import RecordError
 from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from .arrow_lines import read_plain_lines
@@ -30,6 +31,7 @@ class JsonLines:
     options: ReadOptions
     block_bytes: int = BLOCK_BYTES
     unit: str = "line"
+    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Return byte ranges that end after a newline."""

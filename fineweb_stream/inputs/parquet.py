@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
+from ..remote.network import Network, RangedFile
 from ..support.errors import GrownError, InputError, MemoryLimitError
 from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from ..support.units import format_size
@@ -65,10 +65,11 @@ class Parquet:
     options: ReadOptions
     block_bytes: int = BLOCK_BYTES
     unit: str = "row"
+    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield runs of row groups, or batches of rows of a large one; one that carries why where all are skipped."""
-        metadata, sizes = _metadata(self.input), _text_sizes(self)
+        metadata, sizes = _metadata(self.input, self.network), _text_sizes(self)
         if start < metadata.num_rows and (reason := _why_skipped(self)):
             yield self._block(metadata, start, metadata.num_rows, 0, reason)
             return
@@ -103,10 +104,10 @@ class Parquet:
             change = Change(0, None, "skipped", f"all {n_rows:,} rows: {block.data}", n_rows)
             return batch_of([], 0, n_rows, Changes([change]))
         if block.data is not None and not isinstance(block.data, Chunks):
-            return read_column(block.data, _column(_metadata(self.input), self)[0], self.options)
+            return read_column(block.data, _column(_metadata(self.input, self.network), self)[0], self.options)
         chunks = block.data or find_chunks(self, block)
         name, column = _column(chunks.metadata, self)
-        with chunks.open(self.input) as file, _damage_named(self.input, block.start, block.stop):
+        with chunks.open(self) as file, _damage_named(self.input, block.start, block.stop):
             pages = [measure(file, chunks.metadata.row_group(group).column(column)) for group in chunks.groups]
             max_bytes = MAX_GROWTH * max(block.n_bytes, self.block_bytes)
             table = _read_groups(file, chunks, name, pages, max_bytes if block.stop - block.start > 1 else math.inf)
@@ -115,13 +116,13 @@ class Parquet:
 
     def cut(self, block: Block) -> Iterator[Block]:
         """Yield a block's rows anew, in blocks that carry them: for one that came to more than was announced."""
-        metadata, first_rows = _metadata(self.input), _first_rows(self.input)
+        metadata, first_rows = _metadata(self.input, self.network), _first_rows(self.input, self.network)
         for group in range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)):
             yield from self._stream(metadata, group, first_rows[group], first_rows[group])
 
     def sample(self, n: int) -> list[Block]:
         """Return the first rows of row groups spread over the file."""
-        metadata, first_rows = _metadata(self.input), _first_rows(self.input)
+        metadata, first_rows = _metadata(self.input, self.network), _first_rows(self.input, self.network)
         if _why_skipped(self):
             return []
         n = min(n, 16)  # each takes a page or so of decoding
@@ -159,12 +160,12 @@ class Parquet:
         chunk = info.column(column)
         mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
         stop = first_row + info.num_rows
-        with open_file(self.input) as file, _damage_named(self.input, start, stop):
+        with open_file(self.input, self.network) as file, _damage_named(self.input, start, stop):
             pages = self._measure(file, chunk, first_row, stop)
         batch_rows = min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(pages.largest, 1))
         _, end = _byte_range(chunk)
         with (
-            open_file(self.input, is_stream=True, stop=end) as file,
+            open_file(self.input, self.network, is_stream=True, stop=end) as file,
             _damage_named(self.input, start, stop),
         ):
             batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
@@ -254,56 +255,32 @@ class Chunks(NamedTuple):
     ranges: list[tuple[int, int]]
     data: list[bytes] | None = None
 
-    def open(self, input: Input) -> BinaryIO:
+    def open(self, source: Parquet) -> BinaryIO:
         """Open the file, or what was fetched of it."""
         if self.data is None:
-            return open_file(input)
-        return cast(BinaryIO, _Fetched(input.size, self.ranges, self.data))
+            return open_file(source.input, source.network)
+        return cast(BinaryIO, _Fetched(source.input.size, self.ranges, self.data))
 
 
-class _Fetched(io.RawIOBase):
-    """A file of which only some ranges are here."""
+class _Fetched(RangedFile):
+    """A file of which only some ranges are here; `OSError` for a byte that is in none."""
 
     def __init__(self, size: int, ranges: list[tuple[int, int]], data: list[bytes]) -> None:
-        self._size = size
+        super().__init__(size)
         self._ranges = ranges
         self._data = data
-        self._position = 0
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read from one of the ranges; `OSError` for a byte that is in none."""
-        start = self._position
-        stop = self._size if size is None or size < 0 else min(start + size, self._size)
+    def _read_range(self, start: int, stop: int) -> bytes:
         at = bisect_right(self._ranges, start, key=lambda range: range[0]) - 1
-        if start >= stop:
-            return b""
         if at < 0 or stop > self._ranges[at][1]:
             raise OSError(f"bytes {start:,} to {stop:,} belong to no column of text")
-        self._position = stop
         first = self._ranges[at][0]
         return self._data[at][start - first : stop - first]
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Move to a byte."""
-        self._position = offset + (0, self._position, self._size)[whence]
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
 
 
 def find_chunks(source: Parquet, block: Block) -> Chunks:
     """Return which bytes of the file a block needs; columns of text that are near one another make one range."""
-    metadata, first_rows = _metadata(source.input), _first_rows(source.input)
+    metadata, first_rows = _metadata(source.input, source.network), _first_rows(source.input, source.network)
     groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
     _, column = _column(metadata, source)
     ranges: list[tuple[int, int]] = []
@@ -319,7 +296,7 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
 
 def text_share(source: Parquet) -> float:
     """Return which part of the file its text column is: the rest is not read."""
-    metadata = _metadata(source.input)
+    metadata = _metadata(source.input, source.network)
     if _why_skipped(source):
         return 0.0
     _, column = _column(metadata, source)
@@ -330,7 +307,7 @@ def text_share(source: Parquet) -> float:
 
 def n_rows(source: Parquet) -> int:
     """Return how many rows there are, by the footer."""
-    return 0 if _why_skipped(source) else int(_metadata(source.input).num_rows)
+    return 0 if _why_skipped(source) else int(_metadata(source.input, source.network).num_rows)
 
 
 def _byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
@@ -363,7 +340,7 @@ def _iter_rows(columns: Iterable[pa.Array], max_bytes: int) -> Iterator[pa.Array
 
 def check_parquet(source: Parquet) -> None:
     """Raise `InputError` unless the file is parquet and has the text column as text, or may be skipped."""
-    metadata = _metadata(source.input)
+    metadata = _metadata(source.input, source.network)
     if not source.options.skip_bad:
         _column(metadata, source)
 
@@ -371,7 +348,7 @@ def check_parquet(source: Parquet) -> None:
 def find_column_error(source: Parquet) -> InputError | None:
     """Return what is wrong with the text column of a file, None where the file itself cannot be read."""
     try:
-        metadata = _metadata(source.input)
+        metadata = _metadata(source.input, source.network)
     except InputError:
         return None
     try:
@@ -401,13 +378,13 @@ def _open(
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
-def _metadata(input: Input) -> pq.FileMetaData:
+def _metadata(input: Input, network: Network) -> pq.FileMetaData:
     """Read the footer: large in files of many row groups, so it is kept for the blocks that follow."""
     try:
         import pyarrow as pa
     except ImportError:
         raise InputError(f"{input.shown}: reading parquet needs pyarrow", "pip install pyarrow") from None
-    with open_file(input) as file:
+    with open_file(input, network) as file:
         try:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:
@@ -434,7 +411,7 @@ def _why_skipped(source: Parquet) -> str:
     """Return why a file without its column is passed over; "" where it is read."""
     if source.options.skip_bad:
         try:
-            _column(_metadata(source.input), source)
+            _column(_metadata(source.input, source.network), source)
         except InputError as error:
             return error.message.removeprefix(f"{source.input.shown}: ")
     return ""
@@ -443,19 +420,19 @@ def _why_skipped(source: Parquet) -> str:
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
-    metadata = _metadata(source.input)
+    metadata = _metadata(source.input, source.network)
     if _why_skipped(source):
         return [0] * metadata.num_row_groups
     _, column = _column(metadata, source)
     if source.input.is_remote:  # a request for each row group would cost more than it tells
         return [metadata.row_group(i).column(column).total_uncompressed_size for i in range(metadata.num_row_groups)]
-    with open_file(source.input) as file:
+    with open_file(source.input, source.network) as file:
         return [decoded_bytes(file, metadata.row_group(i).column(column)) for i in range(metadata.num_row_groups)]
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
-def _first_rows(input: Input) -> list[int]:
+def _first_rows(input: Input, network: Network) -> list[int]:
     """Return the number of the first row of each row group."""
-    metadata = _metadata(input)
+    metadata = _metadata(input, network)
     n_rows = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
     return list(itertools.accumulate(n_rows, initial=0))[:-1]

@@ -10,8 +10,9 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..remote.network import Network
 from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_bytes
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
@@ -33,6 +34,7 @@ class SeparatedText:
     options: ReadOptions
     block_bytes: int = BLOCK_BYTES
     unit: str = "document"
+    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Return byte ranges that end right after a separator."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from ..remote.network import Network
 from ..support.cancel import Cancel
 from ..support.errors import InputError
 from ..support.model import Input, ReadOptions
@@ -26,11 +28,12 @@ def make_sources(
     val_ratio: float | None = None,
     n_val: int = 0,
     val_at_end: bool = False,
+    network: Network | None = None,
 ) -> list[Source]:
     """Return a source for each input, in order; the first `n_val` are a corpus of their own, the validation split.
 
-    The first `val_ratio` of plain text is its validation split, or with `val_at_end` the last; with None that is
-    decided elsewhere.
+    What is not here is read by the `network`. The first `val_ratio` of plain text is its validation split, or with
+    `val_at_end` the last; with None that is decided elsewhere.
 
     Raises `InputError` when plain text is mixed with documents, and for what `val_at_end` is not for.
     """
@@ -43,19 +46,11 @@ def make_sources(
         )
     if val_at_end:
         _check_has_end(inputs, is_plain=bool(plain))
+    network = network or Network()
     if plain:
-        return _plain_sources(inputs, options, val_ratio, n_val, val_at_end)
-    sources: list[Source] = []
-    for number, input in enumerate(inputs):
-        if input.format == "demo":
-            sources.append(Demo(number, input, options))
-        elif input.format == "jsonl":
-            sources.append(JsonLines(number, input, options))
-        elif input.format == "parquet":
-            sources.append(Parquet(number, input, options))
-        else:
-            sources.append(SeparatedText(number, input, options))
-    return sources
+        return _plain_sources(inputs, options, val_ratio, n_val, val_at_end, network)
+    kinds: dict[str, Any] = {"demo": Demo, "jsonl": JsonLines, "parquet": Parquet, "text": SeparatedText}
+    return [kinds[input.format](number, input, options, network=network) for number, input in enumerate(inputs)]
 
 
 def check_first(sources: Sequence[Source]) -> None:
@@ -92,7 +87,12 @@ def find_without_text(sources: Sequence[Source], cancel: Cancel) -> InputError |
 
 
 def _plain_sources(
-    inputs: Sequence[Input], options: ReadOptions, val_ratio: float | None, n_val: int, val_at_end: bool
+    inputs: Sequence[Input],
+    options: ReadOptions,
+    val_ratio: float | None,
+    n_val: int,
+    val_at_end: bool,
+    network: Network,
 ) -> list[Source]:
     """The validation split is the first or last `val_ratio` of all bytes: it may end or begin in any file."""
     sources: list[Source] = []
@@ -104,7 +104,7 @@ def _plain_sources(
         has_text = has_text and number != n_val  # nothing stands before the first of train
         ratio = val_ratio if input.is_stream else None
         val_bytes = max(min(end - start, input.size) - max(begin - start, 0), 0)
-        sources.append(PlainText(number, input, options, val_bytes, ratio, val_at_end, has_text))
+        sources.append(PlainText(number, input, options, val_bytes, ratio, val_at_end, has_text, network=network))
         start += input.size
         has_text = has_text or input.is_stream or input.size > 0
     return sources

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import select
@@ -11,45 +10,53 @@ import stat
 import sys
 from typing import cast
 
-from ..support.cancel import TICK_SECONDS
+from ..support.cancel import NEVER, TICK_SECONDS, Cancel
 from ..support.errors import InputError
-from ..support.waiting import check, current
 
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
+_HEAD = bytearray()  # what was read of it so far to look at: like standard input itself, it is the process's
 
 
 class StandardInput:
-    """Standard input as a file to read from: what waits for it ends with the run.
+    """Standard input as a file to read from: what waits for it ends with the run, by its token.
 
     Where `select` knows no pipes, on Windows, it ends only with the next data.
     """
+
+    def __init__(self, cancel: Cancel) -> None:
+        self._cancel = cancel
 
     def read(self, n_bytes: int) -> bytes:
         """Return `n_bytes`, less only at the end."""
         buffer = cast(io.BufferedReader, sys.stdin.buffer)
         data = bytearray()
         while len(data) < n_bytes:
-            _wait_for(buffer)
+            self._wait_for(buffer)
             piece = buffer.read1(min(n_bytes - len(data), _PIECE_BYTES))  # keeps nothing back that select cannot see
             if not piece:
-                current().wait(TICK_SECONDS)  # Ctrl+C ends the whole pipeline: this end may come before our own signal
+                self._cancel.wait(TICK_SECONDS)  # Ctrl+C ends the whole pipeline: this end may come before our signal
                 break
             data += piece
         return bytes(data)
 
+    def _wait_for(self, buffer: io.BufferedReader) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while not select.select([buffer], [], [], TICK_SECONDS)[0]:
+                self._cancel.check()
 
-@functools.cache
-def stdin_head() -> bytes:
+
+def stdin_head(cancel: Cancel = NEVER) -> bytes:
     """Return the first MiB of standard input, which is looked at before it is read as an input.
 
     Raises `InputError` where it is closed or empty.
     """
-    head = StandardInput().read(_HEAD_BYTES) if sys.stdin else b""
-    if not head:
+    if not _HEAD and sys.stdin:
+        _HEAD.extend(StandardInput(cancel).read(_HEAD_BYTES))
+    if not _HEAD:
         what = "empty" if sys.stdin else "closed"
         raise InputError(f"standard input is {what}", "pipe text into it: cat corpus.txt | prepare.py -")
-    return head
+    return bytes(_HEAD)
 
 
 def is_whole_head() -> bool:
@@ -67,9 +74,3 @@ def is_piped(seconds: float) -> bool:
         return bool(buffer.peek(1))
     except (AttributeError, OSError, ValueError):  # closed, replaced, or on Windows, where select knows no pipes
         return False
-
-
-def _wait_for(buffer: io.BufferedReader) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while not select.select([buffer], [], [], TICK_SECONDS)[0]:
-            check()

@@ -7,18 +7,16 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
-from ..remote import session
+from ..remote.hub import check_remote
+from ..remote.network import Network, RemoteFile, RemoteReader
 from ..support.errors import InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
 from .blocks import Block, Source
 from .codecs import CompressedFile
 from .standard_input import StandardInput, stdin_head
-
-if TYPE_CHECKING:
-    from ..remote.ranges import RemoteFile
 
 _SKIP_BYTES = 1 << 20
 HEAD_BYTES = 1 << 20
@@ -141,7 +139,7 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
     if input.is_stream:
         return []
     blocks = []
-    with open_input(input, is_stream=False) as file:
+    with open_input(input, source.network, is_stream=False) as file:
         for i in range(n):
             start = find_end(file, input.size * i // n) if i else 0
             stop = find_end(file, start + SAMPLE_BYTES)
@@ -154,7 +152,8 @@ def _sample_head(source: Source, n: int, find_end: Callable[[InputFile, int], in
     """Return up to `n` small blocks from the first HEAD_BYTES of a compressed file's content."""
     blocks: list[Block] = []
     start = 0
-    with contextlib.suppress(InputError, StreamFull), open_input(source.input, 0, 2 * HEAD_BYTES) as file:
+    opened = open_input(source.input, source.network, max_held=2 * HEAD_BYTES)
+    with contextlib.suppress(InputError, StreamFull), opened as file:
         while len(blocks) < n and start < HEAD_BYTES:
             stop = find_end(file, start + SAMPLE_BYTES)
             if stop <= start:
@@ -164,11 +163,11 @@ def _sample_head(source: Source, n: int, find_end: Callable[[InputFile, int], in
     return blocks
 
 
-def unpacked_bytes(input: Input) -> int:
+def unpacked_bytes(source: Source) -> int:
     """Return about how long a compressed file's content is, by its first HEAD_BYTES (bytes); 0 where it is damaged."""
-    with contextlib.suppress(InputError), open_input(input) as file:
+    with contextlib.suppress(InputError), open_input(source.input, source.network) as file:
         head = file.read_at(0, HEAD_BYTES)
-        return len(head) if len(head) < HEAD_BYTES else int(input.size * file.expansion())
+        return len(head) if len(head) < HEAD_BYTES else int(source.input.size * file.expansion())
     return 0
 
 
@@ -186,7 +185,8 @@ def iter_record_blocks(
     large; of a stream, one that is too large is passed over, and its block has no data.
     """
     limit = source.options.max_document_bytes
-    with open_input(source.input, start, None if limit is None else limit + 2 * block_bytes) as file:
+    max_held = None if limit is None else limit + 2 * block_bytes
+    with open_input(source.input, source.network, start, max_held) as file:
         while True:
             try:
                 stop, passed = find_end(file, start + block_bytes), 0
@@ -201,48 +201,38 @@ def iter_record_blocks(
             start = stop
 
 
-def open_input(input: Input, start: int = 0, max_held: int | None = None, is_stream: bool = True) -> InputFile:
+def open_input(
+    input: Input, network: Network, start: int = 0, max_held: int | None = None, is_stream: bool = True
+) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be.
 
     What lies at a URL is read as a stream, in large ranges, unless any place of it is wanted.
     """
     if input.is_stdin:
-        return InputFile(input, cast(BinaryIO, StandardInput()), start, stdin_head(), max_held)
+        return InputFile(input, cast(BinaryIO, StandardInput(network.cancel)), start, stdin_head(), max_held)
     if input.compression:
-        file = open_file(input, is_stream=True)
-        return InputFile(input, CompressedFile(file, input.shown, input.compression), start, max_held=max_held)
-    if input.is_remote and is_stream and session.current().is_streaming:
-        file = open_file(input, is_stream=True)
-        file.seek(start)
-        return InputFile(input, file, start, max_held=max_held, begin=start)
-    return InputFile(input, open_file(input), start)
+        file = CompressedFile(open_file(input, network, is_stream=True), input.shown, input.compression)
+        return InputFile(input, file, start, max_held=max_held)
+    if input.is_remote and is_stream and network.fetcher.is_streaming:
+        remote = open_file(input, network, is_stream=True)
+        remote.seek(start)
+        return InputFile(input, remote, start, max_held=max_held, begin=start)
+    return InputFile(input, open_file(input, network), start)
 
 
-def open_file(input: Input, buffer_bytes: int = 0, is_stream: bool = False, stop: int | None = None) -> BinaryIO:
-    """Open an input's file; `InputError` says why it cannot be.
-
-    Of a URL, `buffer_bytes` are read at a time; a stream is read ahead, up to `stop`.
-    """
+def open_file(input: Input, network: Network, is_stream: bool = False, stop: int | None = None) -> BinaryIO:
+    """Open an input's file; `InputError` says why it cannot be. A stream at a URL is read ahead, up to `stop`."""
     if input.is_remote:
-        return _open_remote(input, buffer_bytes, is_stream, stop)
+        ahead_bytes = network.fetcher.ahead_bytes if is_stream else 0
+        return cast(BinaryIO, RemoteReader(network, remote_file(input), 0, ahead_bytes, stop))
     try:
         return Path(input.path).open("rb")
     except OSError as error:
         raise InputError(f"{input.path}: {error.strerror}", "check the path and its permissions") from None
 
 
-def _open_remote(input: Input, buffer_bytes: int, is_stream: bool, stop: int | None) -> BinaryIO:
-    fetcher = session.fetcher()
-    from ..remote.ranges import RemoteReader  # it loads what speaks to networks
-
-    ahead_bytes = session.current().ahead_bytes if is_stream else 0
-    return cast(BinaryIO, RemoteReader(fetcher, remote_file(input), buffer_bytes, ahead_bytes, stop))
-
-
 def remote_file(input: Input) -> RemoteFile:
     """Return what the network's readers know an input by."""
-    from ..remote.ranges import RemoteFile
-
     return RemoteFile(input.path, input.size, input.fingerprint)
 
 
@@ -250,25 +240,22 @@ def read_block(block: Block) -> bytes:
     """Return the bytes of a block, in the worker; `InputError` when the file has become shorter."""
     if block.data is not None:
         return bytes(block.data)
-    input = block.source.input
-    if input.is_remote:
-        return session.fetcher().read(remote_file(input), block.start, block.stop)
-    with open_file(input) as file:
+    source, n_bytes = block.source, block.stop - block.start
+    with open_file(source.input, source.network) as file:
         file.seek(block.start)
-        data = file.read(block.stop - block.start)
-    if len(data) != block.stop - block.start:
-        raise _shorter(input, block.start + len(data))
+        data = file.read(n_bytes)
+    if len(data) != n_bytes:
+        raise _shorter(source.input, block.start + len(data))
     return data
 
 
-def check_unchanged(input: Input) -> None:
+def check_unchanged(source: Source) -> None:
     """Raise `InputError` when a file is not what it was when the run looked at it first."""
+    input = source.input
     if input.is_stdin or input.format == "demo":
         return
     if input.is_remote:
-        from ..remote.hub import check_remote
-
-        return check_remote(remote_file(input))
+        return check_remote(remote_file(input), source.network)
     try:
         info = Path(input.path).stat()
         now = (info.st_size, str(info.st_mtime_ns))
@@ -282,9 +269,9 @@ def check_unchanged(input: Input) -> None:
 
 
 def place_hash(input: Input, offset: int, n_bytes: int) -> str:
-    """Return the SHA-256 of the `n_bytes` of text before an offset; "" where they are not there."""
+    """Return the SHA-256 of the `n_bytes` of text before an offset of a file here; "" where they are not there."""
     try:
-        with open_input(input, offset - n_bytes) as file:
+        with open_input(input, Network(), offset - n_bytes) as file:
             data = file.read_at(offset - n_bytes, n_bytes)
     except (PrepareError, OSError):
         return ""

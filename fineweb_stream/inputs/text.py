@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ..remote.network import Network
 from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.cuts import CUT_RULES, GPT2_CUTS, CutRule
 from .blocks import BLOCK_BYTES, Batch, Block
@@ -43,10 +44,11 @@ class PlainText:
     joins: bool = False
     block_bytes: int = BLOCK_BYTES
     unit: str = ""
+    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end where a cut cannot change an id."""
-        with open_input(self.input, start) as file:
+        with open_input(self.input, self.network, start) as file:
             val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
             if 0 < val_bytes <= len(BOM) and not (self.val_at_end or file.first) and file.read_at(0, len(BOM)) == BOM:
                 val_bytes = len(BOM) + 1  # a mark alone is no text

@@ -40,7 +40,7 @@ def explain(
     cause, source = error.__cause__, error.block.source
     assert cause is not None
     try:
-        check_unchanged(source.input)
+        check_unchanged(sources[source.number])
     except InputError as changed:  # then whatever else went wrong comes of that
         return changed
     if isinstance(cause, RecordError):

@@ -15,14 +15,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Parquet, find_chunks, text_share
 from ..inputs.storage import check_unchanged, remote_file
-from ..remote import session
+from ..remote.network import Fetcher, Network
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel
-from ..support.waiting import until
 
 T = TypeVar("T")
 
@@ -124,15 +123,14 @@ class _Reader(Generic[T]):
 
     def _run(self, make: Callable[[], Iterator[Piece[T]]]) -> None:
         try:
-            with until(self._cancel):
-                pieces = make()
-                while self._wait(self._may_begin):
-                    piece = next(pieces, None)
-                    if piece is None:
-                        self._put(_Item(None, 0, None, None))
-                        return
-                    self._put(_Item(piece.item, piece.n_bytes, None, None), piece.begin)
-                    del piece
+            pieces = make()
+            while self._wait(self._may_begin):
+                piece = next(pieces, None)
+                if piece is None:
+                    self._put(_Item(None, 0, None, None))
+                    return
+                self._put(_Item(piece.item, piece.n_bytes, None, None), piece.begin)
+                del piece
         except BaseException as error:
             self._put(_Item(None, 0, error, None))
 
@@ -178,7 +176,7 @@ def read_ahead(
     n_ahead: int,
     depth: int = STREAM_DEPTH,
     max_bytes: float = float("inf"),
-    cancel: Cancel = NEVER,
+    stop: Cancel | None = None,
 ) -> Generator[T | None, None, None]:
     """Yield the items of all iterators in order, with up to `n_ahead` of them running, `depth` items ahead each.
 
@@ -188,9 +186,9 @@ def read_ahead(
 
     None comes in between whenever nothing else came for TICK_SECONDS. No more than `max_bytes` wait here, unless a
     single item is more. With a depth of 0 an iterator is only asked when it is waited for. What an iterator raises is
-    raised here when its turn comes. Leaving early stops the threads, and so does `cancel`.
+    raised here when its turn comes. Leaving early sets `stop`, which ends the threads: what waits in them looks at it.
     """
-    stop, room = Cancel(cancel), _Room(max_bytes)
+    stop, room = stop or Cancel(), _Room(max_bytes)
     remaining = iter(makers)
     readers: deque[_Reader[T]] = deque()
     try:
@@ -219,10 +217,13 @@ class Supply:
 
     waited_seconds = 0.0
 
+    def __init__(self, fetcher: Fetcher | None = None) -> None:
+        self._fetcher = fetcher or Fetcher()
+
     @property
     def n_network_bytes(self) -> int:
         """What came from networks so far."""
-        return session.n_bytes()
+        return self._fetcher.n_bytes
 
 
 def iter_blocks(
@@ -237,15 +238,19 @@ def iter_blocks(
 
     Raises `InputError` for an input that changes while it is read.
     """
-    n_ahead, supply = count_ahead(sources, n_workers), supply or Supply()
+    stop, fetcher = Cancel(cancel), sources[0].network.fetcher
+    n_ahead, supply = count_ahead(sources, n_workers), supply or Supply(fetcher)
     is_fetching = any(map(_is_fetched, sources))
-    starts = [start] + [0] * len(sources)
+    own: list[Any] = list(sources)
     blocks = read_ahead(
-        [functools.partial(_iter_pieces, *pair) for pair in zip(sources, starts, strict=False)],
+        [
+            functools.partial(_iter_pieces, replace(source, network=Network(fetcher, stop)), 0 if i else start)
+            for i, source in enumerate(own)
+        ],
         max(n_ahead, 1),
         FETCH_DEPTH if is_fetching else STREAM_DEPTH if n_ahead else 0,
-        max(max_bytes, session.current().ahead_bytes) if is_fetching else max_bytes,
-        cancel,
+        max(max_bytes, fetcher.ahead_bytes) if is_fetching else max_bytes,
+        stop,
     )
     with contextlib.closing(blocks):
         while True:
@@ -277,12 +282,13 @@ def measure_link(sources: Sequence[Source]) -> Link | None:
     remote = [source for source in sources if source.input.is_remote]
     if not remote:
         return None
-    fetcher, file = session.fetcher(), remote_file(remote[0].input)
+    network, file = remote[0].network, remote_file(remote[0].input)
+    fetcher = network.fetcher
     n, each = fetcher.n_connections, min(MEASURED_BYTES, file.size // fetcher.n_connections)
-    fetcher.read(file, 0, min(file.size, 1))  # where it is is known then
+    network.read(file, 0, min(file.size, 1))  # where it is is known then
     begun = time.monotonic()
     for future in [fetcher.fetch(file, file.size * i // n, file.size * i // n + each) for i in range(n)]:
-        fetcher.result(future)
+        network.result(future)
     share = text_share(remote[0]) if isinstance(remote[0], Parquet) else 1
     n_bytes = sum(int(s.input.size * (share if isinstance(s, Parquet) else 1)) for s in remote)
     return Link(n_bytes, n * each / (time.monotonic() - begun))
@@ -293,13 +299,13 @@ def _is_fetched(source: Source) -> bool:
 
 
 def _iter_pieces(source: Source, start: int) -> Iterator[Piece[Block]]:
-    is_fetched = _is_fetched(source) and session.current().is_streaming
+    is_fetched = _is_fetched(source) and source.network.fetcher.is_streaming
     for block in source.iter_blocks(start):
         if is_fetched and block.data is None:
             yield _fetched(source, block)
         else:
             yield Piece(block, block.n_bytes if block.data is not None else 0)
-    check_unchanged(source.input)
+    check_unchanged(source)
 
 
 def _fetched(source: Source, block: Block) -> Piece[Block]:
@@ -308,10 +314,12 @@ def _fetched(source: Source, block: Block) -> Piece[Block]:
     limit = source.options.max_document_bytes
     if limit is not None and block.n_bytes > limit:
         return Piece(block, 0)  # it is one record, and will be named
-    chunks, file, fetcher = find_chunks(source, block), remote_file(source.input), session.fetcher()
+    chunks, file, fetcher = find_chunks(source, block), remote_file(source.input), source.network.fetcher
 
     def fetch() -> Block:
-        return replace(block, data=chunks._replace(data=fetcher.fetch_now(file, chunks.ranges)))
+        return replace(
+            block, data=chunks._replace(data=[fetcher.ranges.fetch(file, *range) for range in chunks.ranges])
+        )
 
     n_bytes = sum(stop - start for start, stop in chunks.ranges)
     return Piece(block, n_bytes, lambda: fetcher.submit(fetch, priority=1 + source.number))

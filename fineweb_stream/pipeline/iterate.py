@@ -10,7 +10,7 @@ from ..inputs.blocks import Source
 from ..inputs.discover import as_names, find_inputs
 from ..inputs.sources import make_sources
 from ..memory.guard import MemoryGuard
-from ..remote import session
+from ..remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RecordError
 from ..tokenizer.ids import Ids
@@ -34,7 +34,7 @@ def iter_ids(
     engine: str = "auto",
     tokenizer: str | Path | Tokenizer = "gpt2",
     workers: int | None = None,
-    connections: int = session.DEFAULT_CONNECTIONS,
+    connections: int = DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
     format: str | None = None,
 ) -> Iterator[Ids]:
@@ -60,8 +60,9 @@ def iter_ids(
         engine=engine,
         tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(str(tokenizer)),
     )
-    with session.session(connections) as network:
-        found = find_inputs(as_names(inputs), format)
+    with Fetcher(connections) as fetcher:
+        network = Network(fetcher)
+        found = find_inputs(as_names(inputs), format, network)
         formats = {input.format for input in found}
         n_connections = connections if any(input.is_remote for input in found) else 0
         plan = plan_memory(
@@ -72,8 +73,8 @@ def iter_ids(
             n_connections=n_connections,
             tokenizer=settings.tokenizer,
         )
-        network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
-        sources = make_sources(found, settings.read_options(plan.max_document_bytes))
+        fetcher.n_connections, fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
+        sources = make_sources(found, settings.read_options(plan.max_document_bytes), network=network)
         settings = fitted(settings, sources, plan)
         yield from _iter_encoded(sources, plan, settings.tokenizer)
 

@@ -25,7 +25,7 @@ from ..memory.guard import MemoryGuard
 from ..output.compare import names_of
 from ..output.manifest import DONE, ENCODING, MERGING, Record
 from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen, wants_more
-from ..remote import session
+from ..remote.network import Network
 from ..support.cancel import Cancel
 from ..support.log import log
 from ..support.model import Input, join_names
@@ -66,7 +66,17 @@ class Job:
     inputs: list[Input]
     guard: MemoryGuard
     plan: MemoryPlan
-    cancel: Cancel
+    network: Network
+
+    @property
+    def cancel(self) -> Cancel:
+        """What ends it early."""
+        return self.network.cancel
+
+    @property
+    def n_connections(self) -> int:
+        """How many connections were asked for to fetch what lies at URLs; 0 where all is here."""
+        return _n_connections(self.request, self.inputs)
 
     @property
     def folder(self) -> Path:
@@ -153,7 +163,8 @@ class Job:
         settings = self.settings
         options = settings.read_options(self.plan.max_document_bytes)
         options = dataclasses.replace(options, text_column=text_column)
-        return make_sources(self.inputs, options, settings.val_share, settings.val_files, settings.val_at == "end")
+        is_at_end = settings.val_at == "end"
+        return make_sources(self.inputs, options, settings.val_share, settings.val_files, is_at_end, self.network)
 
     def _recorded_sources(self, record: Record, is_kept: bool = False) -> list[Source]:
         """Return the sources of a run, by the names of columns that count in it.
@@ -191,26 +202,27 @@ class Job:
 
 
 @contextlib.contextmanager
-def planned(request: Request, cancel: Cancel, network: session.Session) -> Iterator[Job]:
+def planned(request: Request, network: Network) -> Iterator[Job]:
     """Yield the job that was asked for, its inputs looked at; the engine, which takes longest, is loaded meanwhile.
 
     Raises `InputError` for what cannot be used, `MemoryLimitError` where not even one worker fits.
     """
-    n_val, inputs = _find(request)
+    n_val, inputs = _find(request, network)
     settings = dataclasses.replace(request.settings, val_files=n_val)
     if settings.separator and not any(input.format == "text" for input in inputs):
         log.warning("note: --separator is for text files, and no input is one")
     guard = MemoryGuard(request.memory)
     plan = _plan(request, inputs, guard)
-    network.n_connections, network.ahead_bytes = plan.n_connections, plan.fetch_bytes
-    network.is_streaming = request.is_local
-    job = Job(request, settings, inputs, guard, plan, cancel)
+    fetcher = network.fetcher
+    fetcher.n_connections, fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
+    fetcher.is_streaming = request.is_local
+    job = Job(request, settings, inputs, guard, plan, network)
     with _engine_loading(job):
         job.check_inputs()
         yield job
 
 
-def _find(request: Request) -> tuple[int, list[Input]]:
+def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
     """Return how many inputs are validation, and all inputs, those first."""
     val, names = request.val_names, request.names
     if request.is_demo:
@@ -219,7 +231,7 @@ def _find(request: Request) -> tuple[int, list[Input]]:
     def find(part: list[str], is_val: bool) -> list[Input]:
         is_new = request.overwrite
         known = None if is_new else recorded_inputs(request.folder, [*val, *names], _belongs, part, is_val)
-        return known or find_inputs(part, request.format)
+        return known or find_inputs(part, request.format, network)
 
     found = find(val, True) if val else []
     others = find(names, False)
@@ -239,9 +251,13 @@ def _plan(request: Request, inputs: Sequence[Input], guard: MemoryGuard) -> Memo
         from .vocabulary import usable_engine
 
         engine = usable_engine(engine, tokenizer)
-    n_connections = request.connections if any(input.is_remote for input in inputs) else 0
+    n_connections = _n_connections(request, inputs)
     formats, n_workers = {input.format for input in inputs}, count_workers(request.workers)
     return plan_memory(guard, engine, n_workers, formats, request.is_local, n_connections, tokenizer)
+
+
+def _n_connections(request: Request, inputs: Sequence[Input]) -> int:
+    return request.connections if any(input.is_remote for input in inputs) else 0
 
 
 @contextlib.contextmanager

@@ -169,7 +169,7 @@ class _Sample:
                 self.ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
             if n_bytes:
                 self.n_text, self.n_tokens = self.n_text + n_bytes, self.n_tokens + tokens
-                text_bytes = unpacked_bytes(source.input) if source.input.compression else source.text_bytes()
+                text_bytes = unpacked_bytes(source) if source.input.compression else source.text_bytes()
                 self._size += source.input.size
                 self._expected += text_bytes * tokens / n_bytes
                 self._documents += n_rows(source) if isinstance(source, Parquet) else text_bytes * documents / n_bytes

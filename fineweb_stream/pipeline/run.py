@@ -111,7 +111,7 @@ class Run:
             lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
             plan.cluster_window_bytes if self._cluster else window_bytes,
         )
-        supply = Supply()
+        supply = Supply(self._sources[0].network.fetcher)
         blocks = iter_blocks(sources, self._state.offset, plan.n_workers, plan.window_bytes, cancel, supply)
         total = sum(source.input.size for source in self._sources)
         progress = Progress(self._state, total, quiet=self._quiet, supply=supply)

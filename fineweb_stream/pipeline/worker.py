@@ -16,7 +16,6 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, GrownError, TooLargeError
 from ..support.model import Change, Changes
 from ..support.units import format_size
-from ..support.waiting import until
 from ..tokenizer.encoder import Encoder
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ends, Ids
@@ -59,8 +58,7 @@ def encode_block(
     """
     max_bytes = block.source.options.max_document_bytes or block.n_bytes
     try:
-        with until(cancel):
-            batch = block.read() if block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
+        batch = block.read() if block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
     except GrownError:
         return None
     ids, ends = _encode(block, batch, get_encoder(engine, tokenizer), _check_bytes(block) if is_checked else 0, cancel)

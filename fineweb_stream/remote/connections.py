@@ -7,7 +7,6 @@ to that address's server. Only http and https are followed.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import ssl
@@ -19,12 +18,12 @@ from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection
 
 from ..support.errors import InputError
 from ..support.redact import shown
 from ..support.version import __version__
-from . import retry
+from .hub import is_hub, is_web
 from .retry import Answer, Pacing, Refused
 
 MAX_REDIRECTS = 8
@@ -32,9 +31,12 @@ MAX_REDIRECTS = 8
 MAX_KEPT = 256
 """How many connections to a server are kept: more than there are ever."""
 
+MAX_DRAINED_BYTES = 65536
+"""A redirect's answer is read if it is no longer: then the connection can be used again."""
+
 
 class Response:
-    """An answer that is a success, its body not read yet; `linked_etag` is what redirects said of the file."""
+    """An answer, its body not read yet; `linked_etag` is what redirects said of the file."""
 
     def __init__(self, url: str, answer: urllib3.BaseHTTPResponse, linked_etag: str) -> None:
         self.url = url
@@ -65,63 +67,61 @@ class Connections:
     """The pools of all servers."""
 
     def __init__(self, pacing: Pacing) -> None:
-        self._pacing = pacing
+        self.pacing = pacing
         self._lock = threading.Lock()
         self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
         self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
 
     def send(
-        self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None, limit: float = 60.0
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        limit: float = 60.0,
+        linked_etag: str = "",
     ) -> Response:
         """Open an address once, redirects followed; a server that wants to be left alone is left alone up to `limit` s.
 
         Raises `Refused` for what is no success, urllib3's errors and `OSError` for what fails on the way.
         """
-        begun, linked_etag = url, ""
+        begun = url
         for _ in range(MAX_REDIRECTS):
             answer = self._send_once(url, method, headers or {}, limit)
-            linked_etag = answer.headers.get("X-Linked-Etag") or linked_etag
-            location = answer.get_redirect_location()
-            if not location:
-                if answer.status >= 300:
-                    with Response(url, answer, ""):
-                        is_stale = answer.status == 403 and is_hub(begun) and not is_hub(url)
-                        raise Refused(Answer(answer.status, answer.headers, is_hub(url), is_stale))
-                return Response(url, answer, linked_etag)
-            with Response(url, answer, ""):
-                if (
-                    answer.headers.get("Content-Length", "").isdecimal()
-                    and int(answer.headers["Content-Length"]) < 65536
-                ):
-                    answer.drain_conn()  # then the connection can be used again
+            response = Response(url, answer, linked_etag)
+            location, linked_etag = answer.get_redirect_location(), response.linked_etag
+            if not location and answer.status < 300:
+                return response
+            with response:
+                if not location:
+                    is_stale = answer.status == 403 and is_hub(begun) and not is_hub(url)
+                    raise Refused(Answer(answer.status, answer.headers, is_hub(url), is_stale))
+                if (answer.length_remaining or MAX_DRAINED_BYTES) < MAX_DRAINED_BYTES:
+                    answer.drain_conn()
             url = urljoin(url, location)
         raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
 
     def _send_once(self, url: str, method: str, headers: Mapping[str, str], limit: float) -> urllib3.BaseHTTPResponse:
-        if urlsplit(url).scheme.lower() not in ("http", "https"):
-            raise InputError(
-                f"{shown(url)}: the server leads there: only http and https are followed", "check the name"
-            )
+        if not is_web(url):
+            what = f"{shown(url)}: the server leads there: only http and https are followed"
+            raise InputError(what, "check the name")
         address, login = _part_login(url)
-        sent = {"Accept-Encoding": "identity", "User-Agent": f"fineweb_stream/{__version__}", **headers, **login}
-        if is_hub(url):
-            sent |= _hub_headers()
-        timeout = urllib3.Timeout(connect=retry.TIMEOUT_SECONDS, read=retry.TIMEOUT_SECONDS)
-        options: Any = {"headers": sent, "timeout": timeout, "redirect": False, "retries": False}
+        sent = {"Accept-Encoding": "identity", "User-Agent": f"fineweb_stream/{__version__}", **headers}
+        sent |= (is_hub(url) and _hub_login()) or login
+        seconds = self.pacing.timeouts.operation
+        options: Any = {"headers": sent, "timeout": seconds, "redirect": False, "retries": False}
+        options |= {"preload_content": False, "decode_content": False}
         manager = self._manager(address)
-        self._pacing.enter(url, limit)
-        answer = None
-        try:
+        with self.pacing.turn(url, limit) as said:
             try:
-                answer = manager.request(method, address, preload_content=False, decode_content=False, **options)
+                answer = manager.request(method, address, **options)
             except urllib3.exceptions.ProtocolError:  # a server may close a connection that waits: by a new one, then
-                self._pacing.check()
-                answer = manager.request(method, address, preload_content=False, decode_content=False, **options)
-        finally:
-            self._pacing.leave(url, answer.headers if answer else None)
+                self.pacing.closed.check()
+                answer = manager.request(method, address, **options)
+            said.update(answer.headers)
         return answer
 
     def _manager(self, url: str) -> urllib3.PoolManager:
+        """Return the pools of the proxy that the environment names for an address."""
         parts = urlsplit(url)
         proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
         proxy = proxies.get(parts.scheme.lower()) or proxies.get("all") or ""
@@ -133,28 +133,16 @@ class Connections:
     def _make_manager(self, proxy: str) -> urllib3.PoolManager:
         options: Any = {"maxsize": MAX_KEPT, "ssl_context": ssl.create_default_context()}
         if proxy:
-            address, login = _part_login(proxy if "://" in proxy else f"http://{proxy}")
-            headers = {"Proxy-Authorization": login["Authorization"]} if login else {}
-            manager: urllib3.PoolManager = urllib3.ProxyManager(address, proxy_headers=headers, **options)
+            address, login = _part_login(proxy if "://" in proxy else f"http://{proxy}", "Proxy-Authorization")
+            manager: urllib3.PoolManager = urllib3.ProxyManager(address, proxy_headers=login, **options)
         else:
             manager = urllib3.PoolManager(**options)
         pools: dict[str, Any] = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": self._tracked(pool.ConnectionCls)})
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self._opened)})
             for scheme, pool in pools.items()
         }
         return manager
-
-    def _tracked(self, base: Any) -> type[HTTPConnection | HTTPSConnection]:
-        """Return a class of connections that are known here once they are made: reads of them can be ended."""
-        opened = self._opened
-
-        class Tracked(base):  # type: ignore[misc]
-            def connect(self) -> None:
-                super().connect()
-                opened.add(self)
-
-        return Tracked
 
     def close(self) -> None:
         """End all reads that are under way, and close what is idle."""
@@ -166,28 +154,28 @@ class Connections:
             manager.clear()
 
 
-def _part_login(url: str) -> tuple[str, dict[str, str]]:
+def _tracked(base: Any, opened: weakref.WeakSet[HTTPConnection]) -> Any:
+    """Return a class of connections that are known once they are made: reads of them can be ended."""
+
+    class Tracked(base):  # type: ignore[misc]
+        def connect(self) -> None:
+            super().connect()
+            opened.add(self)
+
+    return Tracked
+
+
+def _part_login(url: str, header: str = "Authorization") -> tuple[str, dict[str, str]]:
     """Return a URL without its login, and the header that says it."""
     parts = urlsplit(url)
     login, at, server = parts.netloc.rpartition("@")
     if not at:
         return url, {}
-    user, _, password = login.partition(":")
-    headers = urllib3.make_headers(basic_auth=f"{unquote(user)}:{unquote(password)}")
-    return parts._replace(netloc=server).geturl(), {"Authorization": headers["authorization"]}
+    said = urllib3.make_headers(basic_auth=unquote(login if ":" in login else f"{login}:"))
+    return parts._replace(netloc=server).geturl(), {header: said["authorization"]}
 
 
-def endpoint() -> str:
-    """Return where the Hub is, by HF_ENDPOINT."""
-    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-
-
-def is_hub(url: str) -> bool:
-    """Tell whether an address is of the Hub's own scheme, host and port: only there the token may go."""
-    return urlsplit(url)[:2] == urlsplit(endpoint())[:2]
-
-
-def _hub_headers() -> dict[str, str]:
+def _hub_login() -> dict[str, str]:
     """Return the header that logs in to the Hub, with the token from wherever huggingface_hub keeps it; {} for none."""
     try:
         from huggingface_hub import get_token

@@ -12,25 +12,25 @@ on the Hub but in no dataset.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from ..support.errors import InputError, RemoteError
 from ..support.redact import shown
-from . import session
+from .network import CHANGED, Network, RemoteFile
 
 if TYPE_CHECKING:
-    from .ranges import Fetcher, RemoteFile
+    from .connections import Connections, Response
     from .retry import Patience
 
-MAX_PAGE_BYTES, MAX_PAGES, PAGE_SECONDS = 16 << 20, 10_000, 120.0
-"""The largest answer of the Hub's, the most that a listing has, and how long one may take, however it trickles."""
+MAX_PAGE_BYTES, MAX_PAGES = 16 << 20, 10_000
+"""The largest answer of the Hub's, and the most that a listing has."""
 
 CORPORA = {"fineweb": "fineweb", "fineweb-edu": "fineweb-edu", "fineweb-2": "fineweb-2"}
 """Short names of datasets of HuggingFaceFW; after a colon: sample-10BT, CC-MAIN-2024-10; fineweb-2: a language."""
@@ -64,7 +64,7 @@ def may_stand_for(name: str, url: str) -> bool:
     """
     if not is_remote(name) or "/../" in url:
         return False
-    if name.lower().startswith(("http://", "https://")):
+    if is_web(name):
         return url == name
     try:
         name = _expand_short(name)
@@ -72,36 +72,36 @@ def may_stand_for(name: str, url: str) -> bool:
         return False
     if name.startswith("hf://"):
         name, url = (re.sub(r"^(hf://[^/]+/[^/]+/[^/@]+)@[^/]+", r"\1", address) for address in (name, url))
-    folder = re.sub(r"[^/]*[*?\[].*$", "", name).rstrip("/")
+    folder = _folder_of(name)
     return "://" in folder and (url == folder or url.startswith(f"{folder}/"))
 
 
-def list_remote(name: str, revision: str | None = None) -> list[RemoteFile]:
+def list_remote(name: str, network: Network, revision: str | None = None) -> list[RemoteFile]:
     """Return the files behind a name that `is_remote`, in no order; `revision` is for the Hub, `main` by default.
 
     Raises `InputError` when there is none or it may not be read, `RemoteError` when no server answers.
     """
     name = _expand_short(name)
     if not is_web(name) and not name.lower().startswith("hf://"):
-        return session.fetcher().result(session.fetcher().submit(lambda: _list_fsspec(name)))
+        return network.result(network.fetcher.submit(lambda: _list_fsspec(name)))
     if is_web(name) and (re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/")):
         raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
-    from . import retry
+    if not is_web(name):
+        _parse_hub(name)
+    connections = network.fetcher.ranges.connections
+    from .retry import Patience  # it loads what speaks to networks
 
-    fetcher = session.fetcher()
-    address = name if is_web(name) else endpoint_of(name)
-    patience = retry.Patience(address, fetcher.pacing, retry.CONTACT_SECONDS)
-    if is_web(name):
-        return fetcher.result(fetcher.submit(lambda: [_describe_http(name, fetcher, patience)]), patience)
-    return fetcher.result(fetcher.submit(lambda: _list_hub(name, revision, fetcher, patience)), patience)
+    address = name if is_web(name) else endpoint()
+    patience = Patience(address, connections.pacing, connections.pacing.timeouts.contact)
+    asking = _Asking(connections, patience)
+    job = (lambda: [asking.describe(name)]) if is_web(name) else lambda: _list_hub(name, revision, asking)
+    return network.result(network.fetcher.submit(job), patience)
 
 
-def check_remote(file: RemoteFile) -> None:
+def check_remote(file: RemoteFile, network: Network) -> None:
     """Raise `InputError` when a file is not what it was when it was listed; one pinned on the Hub always is."""
-    from .ranges import CHANGED
-
     if not file.url.startswith("hf://"):
-        (now,) = list_remote(file.url)
+        (now,) = list_remote(file.url, network)
         if (now.size, now.version) != (file.size, file.version):
             raise InputError(f"{shown(file.url)}: changed (it had {file.size:,} bytes, now {now.size:,})", CHANGED)
 
@@ -111,33 +111,87 @@ def is_web(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-def get_json(url: str, kind: type, fetcher: Fetcher, patience: Patience) -> tuple[Any, str]:
-    """Return what an address of the API answers, of a `kind`, and the address of the next page, "" for none."""
-    from .retry import with_patience
+class _Asking:
+    """Asks servers about files, in a fetcher's thread, with one patience for all."""
 
-    end = time.monotonic() + PAGE_SECONDS
+    def __init__(self, connections: Connections, patience: Patience) -> None:
+        self._connections = connections
+        self._patience = patience
 
-    def attempt() -> tuple[bytes, Mapping[str, str]]:
-        body = bytearray()
-        with fetcher.connections.send(url, limit=max(patience.left, 0)) as response:
-            patience.answered()
-            while piece := response.read_some(1 << 16):
-                body += piece
-                patience.progressed()
-                fetcher.check()
-                if len(body) > MAX_PAGE_BYTES or time.monotonic() > end:
-                    raise InputError(f"{shown(url)}: the answer does not end", "check HF_ENDPOINT")
-        return bytes(body), response.headers
+    def send(self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Response:
+        """Open an address; the server is left alone as long as it wants and the patience lasts."""
+        return self._connections.send(url, method, headers, max(self._patience.left, 0))
 
-    body, headers = with_patience(url, patience, fetcher.pacing, attempt)
-    following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("Link", ""))
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, kind):
-        raise _no_answer(url)
-    return found, urljoin(url, following[1]) if following else ""
+    def get_json(self, url: str, kind: type) -> tuple[Any, str]:
+        """Return what an address of the API answers, of a `kind`, and the address of the next page, "" for none."""
+        pacing = self._connections.pacing
+        end = time.monotonic() + pacing.timeouts.page
+
+        def attempt() -> tuple[bytes, Mapping[str, str]]:
+            body = bytearray()
+            with self.send(url) as response:
+                self._patience.answered()
+                while piece := response.read_some(1 << 16):
+                    body += piece
+                    self._patience.progressed()
+                    pacing.closed.check()
+                    if len(body) > MAX_PAGE_BYTES or time.monotonic() > end:
+                        raise InputError(f"{shown(url)}: the answer does not end", "check HF_ENDPOINT")
+            return bytes(body), response.headers
+
+        body, headers = self._patience.retry(attempt, url)
+        following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("Link", ""))
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, kind):
+            raise _no_answer(url)
+        return found, urljoin(url, following[1]) if following else ""
+
+    def iter_tree(self, api: str, folder: str, is_recursive: bool) -> Iterator[tuple[str, int, str]]:
+        """Yield path, size and hash of each file of a folder on the Hub."""
+        following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
+        for _ in range(MAX_PAGES):
+            page, following = self.get_json(following, list)
+            try:
+                for entry in page:
+                    if entry["type"] == "file":
+                        name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
+                        if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
+                            raise TypeError
+                        yield name, size, oid
+            except (KeyError, TypeError, AttributeError):
+                raise _no_answer(api) from None
+            if not following:
+                return
+        raise InputError(f"{shown(api)}: the listing does not end", "check HF_ENDPOINT")
+
+    def describe(self, url: str) -> RemoteFile:
+        """Ask for size and version without the content; some servers (and signed addresses) answer only GET."""
+        from .retry import Refused
+
+        if not urlsplit(url).hostname:
+            raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
+
+        def attempt() -> RemoteFile:
+            size = ""
+            try:
+                with self.send(url, "HEAD") as response:
+                    size = response.headers.get("Content-Length", "")
+            except Refused as error:
+                if error.args[0].status not in (400, 401, 403, 405, 501):
+                    raise
+            if not size:
+                with self.send(url, headers={"Range": "bytes=0-0"}) as response:
+                    field = "Content-Range" if response.status == 206 else "Content-Length"
+                    size = response.headers.get(field, "").rpartition("/")[2]
+            if not re.fullmatch(r"\d{1,18}", size):
+                what = f"{shown(url)}: the server does not say how long it is"
+                raise InputError(what, "fetch it and name the local copy")
+            return RemoteFile(url, int(size), response.etag or response.headers.get("Last-Modified", ""))
+
+        return self._patience.retry(attempt)
 
 
 def _no_answer(url: str) -> InputError:
@@ -156,15 +210,15 @@ def _expand_short(name: str) -> str:
             return f"{root}/data/{part}/train"
         raise InputError(f"{name}: which language?", "as in fineweb-2:deu_Latn: ISO 639-3 and the script")
     if part.startswith("sample-"):
-        return f"{root}/sample/{part[len('sample-') :]}"
+        return f"{root}/sample/{part.removeprefix('sample-')}"
     if part and not part.startswith("CC-MAIN-"):
-        raise InputError(
-            f"{name}: no such part", f"{corpus}:sample-10BT, {corpus}:CC-MAIN-2024-10, or {corpus} for all"
-        )
+        hint = f"{corpus}:sample-10BT, {corpus}:CC-MAIN-2024-10, or {corpus} for all"
+        raise InputError(f"{name}: no such part", hint)
     return f"{root}/data/{part}".rstrip("/")
 
 
 def _parse_hub(url: str) -> tuple[str, str | None, str]:
+    """Return repo, revision and path of a URL."""
     match = _HF.fullmatch(url)
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise InputError(f"{url}: HF_HUB_OFFLINE is set", "unset it, or name local files")
@@ -173,12 +227,14 @@ def _parse_hub(url: str) -> tuple[str, str | None, str]:
     return match[1], match[2] and unquote(match[2]), (match[3] or "").strip("/")
 
 
-def endpoint_of(url: str) -> str:
-    """Return the Hub's own address, once it is known that `url` names a dataset there."""
-    from .connections import endpoint
+def endpoint() -> str:
+    """Return where the Hub is, by HF_ENDPOINT."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
-    _parse_hub(url)
-    return endpoint()
+
+def is_hub(url: str) -> bool:
+    """Tell whether an address is of the Hub's own scheme, host and port: only there the token may go."""
+    return urlsplit(url)[:2] == urlsplit(endpoint())[:2]
 
 
 def address_of(url: str) -> str:
@@ -186,7 +242,7 @@ def address_of(url: str) -> str:
     if not url.startswith("hf://"):
         return url
     repo, sha, path = _parse_hub(url)
-    return _hub().hf_hub_url(repo, path, repo_type="dataset", revision=sha, endpoint=endpoint_of(url))  # type: ignore[no-any-return]
+    return _hub().hf_hub_url(repo, path, repo_type="dataset", revision=sha, endpoint=endpoint())  # type: ignore[no-any-return]
 
 
 def _hub() -> Any:
@@ -197,68 +253,41 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _list_hub(url: str, revision: str | None, fetcher: Fetcher, patience: Patience) -> list[RemoteFile]:
-    from .ranges import RemoteFile
-
+def _list_hub(url: str, revision: str | None, asking: _Asking) -> list[RemoteFile]:
     repo, named_revision, path = _parse_hub(url)
     _hub()
-    api = f"{endpoint_of(url)}/api/datasets/{repo}"
+    api = f"{endpoint()}/api/datasets/{repo}"
     branch = quote(named_revision or revision or "main", safe="")
-    info = get_json(f"{api}/revision/{branch}?expand[]=sha", dict, fetcher, patience)[0]
-    sha = str(info.get("sha"))
+    sha = str(asking.get_json(f"{api}/revision/{branch}?expand[]=sha", dict)[0].get("sha"))
     if not re.fullmatch("[0-9a-f]{40,64}", sha):
         raise _no_answer(api)
-    tree = f"{api}/tree/{sha}"
-    folder, pattern = _split_glob(path)
+    tree, folder = f"{api}/tree/{sha}", _folder_of(path)
+    pattern = path[len(folder) :].strip("/")
     try:
         is_wanted = re.compile(_glob_regex(path)).fullmatch if pattern else SUFFIXES.search
-        is_deep = not pattern or "/" in pattern or "**" in pattern
-        found = list(_tree(tree, folder, is_deep, fetcher, patience))
+        found = list(asking.iter_tree(tree, folder, not pattern or "/" in pattern or "**" in pattern))
     except re.error as error:
         raise InputError(f"{url}: not a pattern ({error})", "*, ?, ** for any folders, [a-z]") from None
     except InputError as error:
         if pattern or not path or "HTTP 404" not in error.message:
             raise
-        try:  # no folder: a file in the folder above, or nothing
-            found = list(_tree(tree, path.rpartition("/")[0], False, fetcher, patience))
-        except InputError:
-            found = []
+        found = []
+        with contextlib.suppress(InputError):  # no folder: a file in the folder above, or nothing
+            found = list(asking.iter_tree(tree, path.rpartition("/")[0], False))
         is_wanted = re.compile(re.escape(path)).fullmatch
     files = [(name, size, oid) for name, size, oid in found if is_wanted(name)]
     if not files:
-        raise nothing_there(url)
+        raise _nothing_there(url)
     return [RemoteFile(f"hf://datasets/{repo}@{sha}/{name}", size, oid) for name, size, oid in files]
 
 
-def _tree(
-    api: str, folder: str, is_recursive: bool, fetcher: Fetcher, patience: Patience
-) -> Iterator[tuple[str, int, str]]:
-    """Yield path, size and hash of each file of a folder."""
-    following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
-    for _ in range(MAX_PAGES):
-        page, following = get_json(following, list, fetcher, patience)
-        try:
-            for entry in page:
-                if entry["type"] == "file":
-                    name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
-                    if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
-                        raise TypeError
-                    yield name, size, oid
-        except (KeyError, TypeError, AttributeError):
-            raise _no_answer(api) from None
-        if not following:
-            return
-    raise InputError(f"{shown(api)}: the listing does not end", "check HF_ENDPOINT")
+def _folder_of(path: str) -> str:
+    """Return what stands before the first part with a wildcard.
 
-
-def _split_glob(path: str) -> tuple[str, str]:
-    """Return the folder before the first part with a wildcard, and the rest; no rest without wildcards.
-
-    >>> _split_glob("data/*/a.parquet"), _split_glob("data/b")
-    (('data', '*/a.parquet'), ('data/b', ''))
+    >>> _folder_of("data/*/a.parquet"), _folder_of("data/b")
+    ('data', 'data/b')
     """
-    magic = re.search(r"(?:^|/)([^/]*[*?\[].*)$", path)
-    return (path[: magic.start()], magic[1]) if magic else (path, "")
+    return re.sub(r"[^/]*[*?\[].*$", "", path).rstrip("/")
 
 
 def _glob_regex(pattern: str) -> str:
@@ -274,36 +303,7 @@ def _glob_regex(pattern: str) -> str:
     )
 
 
-def _describe_http(url: str, fetcher: Fetcher, patience: Patience) -> RemoteFile:
-    """Ask for size and version without the content; some servers (and signed addresses) answer only GET."""
-    from .ranges import RemoteFile
-    from .retry import Refused, with_patience
-
-    if not urlsplit(url).hostname:
-        raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
-
-    def attempt() -> RemoteFile:
-        size = ""
-        try:
-            with fetcher.connections.send(url, "HEAD") as response:
-                size = response.headers.get("Content-Length", "")
-        except Refused as error:
-            if error.args[0].status not in (400, 401, 403, 405, 501):
-                raise
-        if not size:
-            with fetcher.connections.send(url, headers={"Range": "bytes=0-0"}) as response:
-                field = "Content-Range" if response.status == 206 else "Content-Length"
-                size = response.headers.get(field, "").rpartition("/")[2]
-        if not re.fullmatch(r"\d{1,18}", size):
-            raise InputError(
-                f"{shown(url)}: the server does not say how long it is", "fetch it and name the local copy"
-            )
-        return RemoteFile(url, int(size), response.etag or response.headers.get("Last-Modified", ""))
-
-    return with_patience(url, patience, fetcher.pacing, attempt)
-
-
-def find_filesystem(url: str) -> tuple[Any, str]:
+def _find_filesystem(url: str) -> tuple[Any, str]:
     """Return the file system of fsspec for a URL, and the path in it."""
     scheme = url.partition("://")[0].lower()
     try:
@@ -318,13 +318,13 @@ def find_filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-@contextmanager
-def fsspec_errors(url: str) -> Iterator[None]:
+@contextlib.contextmanager
+def _fsspec_errors(url: str) -> Iterator[None]:
     """Turn what no waiting mends into an `InputError`, and what the packages raise of their own into an `OSError`."""
     try:
         yield
     except FileNotFoundError:
-        raise nothing_there(url) from None
+        raise _nothing_there(url) from None
     except PermissionError:
         raise InputError(f"{shown(url)}: access denied", "log in with the storage's own tool") from None
     except OSError:
@@ -335,10 +335,8 @@ def fsspec_errors(url: str) -> Iterator[None]:
 
 def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
     """Return a range of a file that fsspec reads."""
-    from .ranges import CHANGED
-
-    fs, path = find_filesystem(file.url)
-    with fsspec_errors(file.url):
+    fs, path = _find_filesystem(file.url)
+    with _fsspec_errors(file.url):
         data = bytes(fs.cat_file(path, start=start, end=stop))
     if len(data) != stop - start:
         raise InputError(f"{shown(file.url)}: ends at byte {start + len(data):,}", CHANGED)
@@ -346,13 +344,11 @@ def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
 
 
 def _list_fsspec(url: str) -> list[RemoteFile]:
-    from .ranges import RemoteFile
-
-    fs, path = find_filesystem(url)
+    fs, path = _find_filesystem(url)
     url = url.rstrip("/")
     root = url.removesuffix(path)  # with the host that some schemes have before the path
     try:
-        with fsspec_errors(url):
+        with _fsspec_errors(url):
             fs.invalidate_cache()
             if re.search(r"[*?\[]", path):
                 found = fs.glob(path, detail=True)
@@ -364,7 +360,7 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
         raise RemoteError(f"{shown(url)}: {error.strerror or error}", "check the network and the login") from None
     files = {name: info for name, info in found.items() if info["type"] == "file"}
     if not files:
-        raise nothing_there(url)
+        raise _nothing_there(url)
     return [RemoteFile(root + name, info["size"], _fsspec_version(info)) for name, info in files.items()]
 
 
@@ -373,6 +369,5 @@ def _fsspec_version(info: Mapping[str, Any]) -> str:
     return next((str(info[key]).strip('"') for key in keys if info.get(key)), "")
 
 
-def nothing_there(url: str) -> InputError:
-    """Return the error of a name that stands for no file."""
+def _nothing_there(url: str) -> InputError:
     return InputError(f"{shown(url)}: no such file, or no usable one in this folder", "check the name")

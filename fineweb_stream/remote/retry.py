@@ -1,40 +1,31 @@
 """When to try again, how long to wait before, and when to give up.
 
-What passes (429, 5xx, cut connections) is tried again until nothing new came for PATIENCE_SECONDS; what does not pass
-(401, 403, 404) is refused at once, with the way out. A server that asks to be left alone is left alone by all.
+What passes (429, 5xx, cut connections) is tried again until nothing new came for `Timeouts.progress`; what does not
+pass (401, 403, 404) is refused at once, with the way out. A server that asks to be left alone is left alone by all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from urllib3 import Retry
 from urllib3.exceptions import HTTPError, LocationParseError, LocationValueError, TimeoutError
 
-from ..support.cancel import TICK_SECONDS
+from ..support.cancel import Cancel
 from ..support.errors import InputError, RemoteError
 from ..support.log import log
 from ..support.redact import shown
+from .network import Timeouts
 
 T = TypeVar("T")
-
-TIMEOUT_SECONDS = 20.0
-"""How long one operation of a socket may take."""
-
-PATIENCE_SECONDS = 600.0
-"""How long to go on without a single new byte."""
-
-CONTACT_SECONDS = 6.0
-"""The same before a listing's first answer, when no work is at stake: without a network, say so soon."""
-
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504, *range(520, 530)}  # 52x: Cloudflare could not reach the server
 
@@ -58,35 +49,43 @@ class Refused(Exception):
 class Pacing:
     """What all connections know of the servers: when one may be asked again, and which waits were announced.
 
-    `check` raises when it is time to end.
+    Whoever waits leaves once `closed` is set.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self.check = check
+    def __init__(self, closed: Cancel, timeouts: Timeouts) -> None:
+        self.closed = closed
+        self.timeouts = timeouts
         self._lock = threading.Lock()
         self._closed_until: dict[str, float] = {}
         self._n_under_way: dict[str, int] = {}
         self._announced: dict[str, float] = {}
 
-    def enter(self, url: str, seconds: float) -> None:
-        """Wait until the server may be asked, `seconds` at most; `leave` must follow."""
-        server, end = _server(url), time.monotonic() + seconds
-        while True:
-            with self._lock:
-                left = min(self._closed_until.get(server, 0.0), end) - time.monotonic()
-                if left <= 0:
-                    self._n_under_way[server] = self._n_under_way.get(server, 0) + 1
-                    return
-            self.pause(left, f"{server}: its limit of requests")
+    @contextlib.contextmanager
+    def turn(self, url: str, seconds: float) -> Iterator[dict[str, str]]:
+        """Wait until the server may be asked, `seconds` at most; put the headers of its answer into what this yields.
 
-    def leave(self, url: str, headers: Mapping[str, str] | None) -> None:
-        """Note what an answer says of requests that are left: `"api";r=489;t=189` are 489 for the next 189 seconds."""
-        server, said = _server(url), headers.get("RateLimit", "") if headers else ""
-        limit = re.search(r"r=(\d{1,9});\s*t=(\d{1,9})", said)
+        They say what is left of its limit of requests: `"api";r=489;t=189` are 489 for the next 189 seconds.
+        """
+        server, end = _server(url), time.monotonic() + seconds
+        while (left := self._enter(server, end)) > 0:
+            self.pause(left, f"{server}: its limit of requests")
+        said: dict[str, str] = {}
+        try:
+            yield said
+        finally:
+            limit = re.search(r"r=(\d{1,9});\s*t=(\d{1,9})", said.get("RateLimit", ""))
+            with self._lock:
+                self._n_under_way[server] -= 1
+                if limit and int(limit[1]) <= self._n_under_way[server]:
+                    self._close(server, float(limit[2]))
+
+    def _enter(self, server: str, end: float) -> float:
+        """Count one more request, or return how many seconds it has to wait."""
         with self._lock:
-            self._n_under_way[server] -= 1
-            if limit and int(limit[1]) <= self._n_under_way[server]:
-                self._close(server, float(limit[2]))
+            left = min(self._closed_until.get(server, 0.0), end) - time.monotonic()
+            if left <= 0:
+                self._n_under_way[server] = self._n_under_way.get(server, 0) + 1
+            return left
 
     def hold(self, url: str, seconds: float) -> None:
         """Leave a server alone for so long, as it asked."""
@@ -98,17 +97,14 @@ class Pacing:
 
     def pause(self, seconds: float, what: str) -> None:
         """Sleep, with one notice: threads that wait for the same meanwhile add none."""
-        end = time.monotonic() + seconds
+        now = time.monotonic()
         with self._lock:
-            is_new = end - seconds >= self._announced.get(what, 0)
+            is_new = now >= self._announced.get(what, 0)
             if is_new:
-                self._announced[what] = end
+                self._announced[what] = now + seconds
         if is_new:
             log.warning("waiting for %s, again in %.0f s", what, seconds)
-        self.check()
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, TICK_SECONDS))
-            self.check()
+        self.closed.wait(seconds)
 
 
 def _server(url: str) -> str:
@@ -118,10 +114,11 @@ def _server(url: str) -> str:
 
 
 class Patience:
-    """How long to wait before the next try, and when to give up: after `limit` seconds without `progressed()`."""
+    """Tries one thing again, until `limit` seconds have passed without `progressed()`."""
 
     def __init__(self, url: str, pacing: Pacing, limit: float | None = None) -> None:
-        self.limit = PATIENCE_SECONDS if limit is None else limit
+        self._timeouts = pacing.timeouts
+        self.limit = self._timeouts.progress if limit is None else limit
         self._url = url
         self._place = urlsplit(url).netloc.rpartition("@")[2] or shown(url)
         self._pacing = pacing
@@ -130,11 +127,11 @@ class Patience:
     def progressed(self) -> None:
         """Begin to count again."""
         self._since = time.monotonic()
-        self._next_seconds = FIRST_WAIT_SECONDS
+        self._next_seconds = self._timeouts.first_wait
 
     def answered(self) -> None:
         """The server is there: from now on it is worth waiting for."""
-        self.limit = max(self.limit, PATIENCE_SECONDS)
+        self.limit = max(self.limit, self._timeouts.progress)
 
     @property
     def left(self) -> float:
@@ -148,38 +145,41 @@ class Patience:
             "check the network; the same command continues once it is back",
         )
 
-    def wait(self, reason: str, retry_after: float | None = None) -> None:
+    def retry(self, attempt: Callable[[], T], url: str = "") -> T:
+        """Return what `attempt` returns, called again until it does.
+
+        Raises `InputError` for what waiting does not mend, with the `url` that was asked for, if it is another.
+        """
+        url = url or self._url
+        while True:
+            self._pacing.closed.check()
+            retry_after = None
+            try:
+                return attempt()
+            except Refused as error:
+                answer: Answer = error.args[0]
+                self.answered()
+                if answer.status not in _PASSING and not answer.is_stale:
+                    raise _refusal(url, answer) from None
+                reason, retry_after = f"HTTP {answer.status}", _retry_after(answer.headers)
+            except (LocationParseError, LocationValueError, ValueError):
+                raise InputError(f"{shown(url)}: not an address that can be read", "check it") from None
+            except (HTTPError, OSError) as error:
+                reason = _reason(url, error)
+            self._pacing.closed.check()  # what failed may have been closed because it is time to end
+            self._wait(reason, retry_after)
+
+    def _wait(self, reason: str, retry_after: float | None) -> None:
         """Wait as long as the server says, else longer each time; `RemoteError` when it has been too long."""
         left = self.left
         if left <= 0:
             raise self.give_up(reason)
-        seconds = self._next_seconds if retry_after is None else max(retry_after, FIRST_WAIT_SECONDS)
-        self._next_seconds = min(2 * self._next_seconds, LONGEST_WAIT_SECONDS)
+        seconds = self._next_seconds if retry_after is None else max(retry_after, self._timeouts.first_wait)
+        self._next_seconds = min(2 * self._next_seconds, self._timeouts.longest_wait)
         seconds = min(seconds * random.uniform(1, 1.25), left)  # threads shall not come back in step
         if retry_after is not None:
             self._pacing.hold(self._url, seconds)
         self._pacing.pause(seconds, f"{self._place}: {reason}")
-
-
-def with_patience(url: str, patience: Patience, pacing: Pacing, attempt: Callable[[], T]) -> T:
-    """Return what `attempt` returns, called again until it does; `InputError` for what waiting does not mend."""
-    while True:
-        pacing.check()
-        retry_after = None
-        try:
-            return attempt()
-        except Refused as error:
-            answer: Answer = error.args[0]
-            patience.answered()
-            if answer.status not in _PASSING and not answer.is_stale:
-                raise refusal(url, answer) from None
-            reason, retry_after = f"HTTP {answer.status}", _retry_after(answer.headers)
-        except (LocationParseError, LocationValueError, ValueError):
-            raise InputError(f"{shown(url)}: not an address that can be read", "check it") from None
-        except (HTTPError, OSError) as error:
-            reason = _reason(url, error)
-        pacing.check()  # what failed may have been closed because it is time to end
-        patience.wait(reason, retry_after)
 
 
 def _reason(url: str, error: BaseException) -> str:
@@ -206,7 +206,7 @@ def _reason(url: str, error: BaseException) -> str:
     return "the server closed the connection"
 
 
-def refusal(url: str, answer: Answer) -> InputError:
+def _refusal(url: str, answer: Answer) -> InputError:
     """Return the error for an answer that no waiting mends."""
     if answer.status == 407:
         return _proxy_refusal(url, answer.status)
@@ -214,21 +214,19 @@ def refusal(url: str, answer: Answer) -> InputError:
     said = re.sub(r"\bhf_\w+", "...", said)
     message = f"{shown(url)}: HTTP {answer.status}" + (f" ({said})" if said else "")
     repo = re.search(r"/datasets/([^/]+/[^/?]+)", url)
-    if answer.status in (401, 403) and answer.is_hub and repo:
-        return InputError(
-            message,
-            "check the name; log in: hf auth login, or set HF_TOKEN; for a gated dataset accept its terms at "
-            f"https://huggingface.co/datasets/{repo[1]}",
-        )
     hints = {
         401: "the server wants a login: fetch the file with its own tools and name the local copy",
         403: "the server does not give it: fetch the file with its own tools and name the local copy",
         404: "check the name (and, on the Hub, the revision)",
         416: "the file changed while it was read: once it is complete, start over with --overwrite",
     }
-    if answer.status == 403 and "?" in url:
-        return InputError(message, "if its signature has expired: the same command with the new address continues")
-    return InputError(message, hints.get(answer.status, "the server does not serve it"))
+    hint = hints.get(answer.status, "the server does not serve it")
+    if answer.status in (401, 403) and answer.is_hub and repo:
+        hint = "check the name; log in: hf auth login, or set HF_TOKEN; for a gated dataset accept its terms at "
+        hint += f"https://huggingface.co/datasets/{repo[1]}"
+    elif answer.status == 403 and "?" in url:
+        hint = "if its signature has expired: the same command with the new address continues"
+    return InputError(message, hint)
 
 
 def _proxy_refusal(url: str, status: int) -> InputError:
@@ -246,10 +244,6 @@ def _proxy_refusal(url: str, status: int) -> InputError:
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return how many seconds the server asks to stay away; it says so in seconds or as a date."""
-    value = (headers.get("Retry-After") or "").strip()
-    if value.isdecimal():
-        return float(value[:9])
-    try:
-        return parsedate_to_datetime(value).timestamp() - time.time()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
+    with contextlib.suppress(HTTPError, ValueError, OverflowError):
+        return min(Retry().parse_retry_after(headers.get("Retry-After", "")), 1e9)
+    return None

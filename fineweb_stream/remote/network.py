@@ -1,0 +1,296 @@
+"""What a run reads with that is behind a network: threads that fetch, and files of which they fetch any range.
+
+In place: nothing lands in a cache. Whoever waits for the threads looks up now and then, and leaves at once when it is
+time to. Loads nothing that speaks to a network before something is to be read from one.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ..support.cancel import NEVER, TICK_SECONDS, Cancel
+from ..support.errors import InputError
+
+if TYPE_CHECKING:
+    from .ranges import Ranges
+    from .retry import Patience
+
+T = TypeVar("T")
+
+DEFAULT_CONNECTIONS = 16
+CHANGED = "it changed while it was read: once it is complete, start over with --overwrite"
+MAX_RANGE_BYTES, MIN_RANGE_BYTES = 4 << 20, 1 << 18
+"""How much of a stream one request brings: much, for each costs a round trip; less where there is little room."""
+
+LATER = 1
+"""The priority of what is fetched ahead; what is waited for comes before it."""
+
+
+class RemoteFile(NamedTuple):
+    """One file: where it is read, its size in bytes, and what tells its version (a hash, an ETag or a time; or "")."""
+
+    url: str
+    size: int
+    version: str
+
+
+class Timeouts(NamedTuple):
+    """How long to be patient (seconds).
+
+    With one `operation` of a socket; without a single new byte (`progress`); the same before a listing's first answer
+    (`contact`), when no work is at stake: without a network, say so soon. Then `first_wait` before a second try, and
+    twice as long before each further one, up to `longest_wait`. A `page` of a listing, however it trickles.
+    """
+
+    operation: float = 20.0
+    progress: float = 600.0
+    contact: float = 6.0
+    first_wait: float = 1.0
+    longest_wait: float = 60.0
+    page: float = 120.0
+
+
+class Fetcher:
+    """Up to `n_connections` threads that fetch, until it is closed. A run has one, so that all keep one server's limit.
+
+    `ahead_bytes` is how much may be fetched ahead; `is_streaming` is False where workers elsewhere read for themselves.
+    """
+
+    timeouts = Timeouts()
+    ahead_bytes = 32 << 20
+    is_streaming = True
+
+    def __init__(self, n_connections: int = DEFAULT_CONNECTIONS) -> None:
+        self.n_connections = n_connections
+        self.n_readers = 0  # streams that are read ahead
+        self.closed = Cancel()
+        self._ranges: Ranges | None = None
+        self._jobs: queue.PriorityQueue[tuple[float, int, Future[Any], Callable[[], Any] | None]] = (
+            queue.PriorityQueue()
+        )
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._n_threads = self._n_unfinished = 0
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End all that is under way, and close all connections."""
+        self.closed.set()
+        for _ in range(self._n_threads):
+            self._jobs.put((-1, next(self._numbers), Future(), None))
+        if self._ranges:
+            self._ranges.connections.close()
+
+    @property
+    def n_bytes(self) -> int:
+        """How much came from networks so far."""
+        return self._ranges.n_bytes if self._ranges else 0
+
+    @property
+    def ranges(self) -> Ranges:
+        """What fetches, made when it is needed first."""
+        with self._lock:
+            if not self._ranges:
+                try:
+                    from .ranges import Ranges
+                except ImportError:
+                    raise InputError("reading from a network needs urllib3", "pip install urllib3") from None
+                self._ranges = Ranges(self.closed, self.timeouts)
+            return self._ranges
+
+    def submit(self, job: Callable[[], T], priority: float = 0) -> Future[T]:
+        """Let a thread call `job`; jobs of a lower priority number come first."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._n_unfinished += 1
+            if self._n_threads < min(self._n_unfinished, self.n_connections):
+                self._n_threads += 1
+                # Python waits at its end for threads that are no daemons: a connection may hang for long.
+                threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
+            self._jobs.put((priority, next(self._numbers), future, job))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            _, _, future, job = self._jobs.get()
+            if job is None:
+                return
+            done: Callable[[], object] = object
+            if future.set_running_or_notify_cancel():
+                try:
+                    done = functools.partial(future.set_result, job())
+                except BaseException as error:
+                    done = functools.partial(future.set_exception, error)
+            with self._lock:
+                self._n_unfinished -= 1
+                is_left = self._n_threads > self.n_connections
+                self._n_threads -= is_left
+            done()
+            if is_left:
+                return
+            del future, job, done  # an idle thread holds no data
+
+    def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[bytes]:
+        """Begin to fetch the bytes from `start` to `stop`, all of them (see `Ranges.fetch`)."""
+        ranges = self.ranges
+        return self.submit(lambda: ranges.fetch(file, start, stop), priority)
+
+
+@dataclass(frozen=True)
+class Network:
+    """By what inputs are read that are not here: a run's fetcher, and the token that ends whatever waits for them.
+
+    It is no part of what a source is: all are equal, and what is pickled is nobody's.
+    """
+
+    fetcher: Fetcher = field(default_factory=Fetcher, compare=False)
+    cancel: Cancel = field(default=NEVER, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Network, ()
+
+    def result(self, future: Future[T], patience: Patience | None = None) -> T:
+        """Wait for a job; leave it behind when it is time to, or with the `patience` for a first contact."""
+        self.cancel.check()
+        while not wait_for([future], TICK_SECONDS).done:
+            self.cancel.check()
+            self.fetcher.closed.check()
+            if patience and patience.left < 0:
+                raise patience.give_up("timeout")
+        return future.result()
+
+    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+        """Return a range of a file (see `Ranges.fetch`)."""
+        return self.result(self.fetcher.fetch(file, start, stop))
+
+
+class RangedFile(io.RawIOBase):
+    """A file of `size` bytes that is read by ranges: a subclass has `_read_range`, for what is not empty."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._position = 0
+
+    def _read_range(self, start: int, stop: int) -> bytes:
+        raise NotImplementedError
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read `size` bytes, less only at the end; all that is left when negative."""
+        if self.closed:
+            raise ValueError("read of a closed file")
+        start = self._position
+        stop = self._size if size is None or size < 0 else min(start + size, self._size)
+        data = self._read_range(start, stop) if start < stop else b""
+        self._position = max(start, stop)
+        return data
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read as much as fits."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to a byte, counted from the start, from here or from the end."""
+        position = offset + (0, self._position, self._size)[whence]
+        if position < 0:
+            raise ValueError(f"seek to {position}")
+        self._position = position
+        return position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    seekable = readable
+
+
+class RemoteReader(RangedFile):
+    """A listed file as a file object, for pyarrow and decompressors; `read` returns all that was asked for.
+
+    Small reads are served from one buffer of `buffer_bytes`; 0 makes each read one exact request. With `ahead_bytes`
+    the file is read as a stream up to `stop`: large ranges, several under way. (Each reader is told its part.)
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        file: RemoteFile,
+        buffer_bytes: int = 1 << 20,
+        ahead_bytes: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        super().__init__(file.size)
+        self._network = network
+        self._file = file
+        self._buffer_bytes = buffer_bytes
+        self._ahead_bytes = ahead_bytes
+        self._stop = file.size if stop is None else stop
+        self._held, self._held_start = b"", 0
+        self._ahead: deque[tuple[int, int, Future[bytes]]] = deque()
+        self._is_counted = False
+
+    def _read_range(self, start: int, stop: int) -> bytes:
+        parts = []
+        while start < stop:
+            if not 0 <= start - self._held_start < len(self._held):
+                self._held, self._held_start = b"", start
+                self._held = self._next_ahead(start) if start < self._stop and self._ahead_bytes else self._exact(stop)
+            at = start - self._held_start
+            parts.append(self._held[at : at + stop - start])
+            start += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _exact(self, stop: int) -> bytes:
+        start = self._held_start
+        return self._network.read(self._file, start, min(max(stop, start + self._buffer_bytes), self._size))
+
+    def _next_ahead(self, start: int) -> bytes:
+        """Return what begins at `start`, and ask for what follows it as far as there is room."""
+        fetcher, ahead = self._network.fetcher, self._ahead
+        while ahead and ahead[0][1] <= start:
+            ahead.popleft()[2].cancel()
+        if ahead and ahead[0][0] > start:
+            self._forget()
+        if not self._is_counted:
+            fetcher.n_readers += 1
+            self._is_counted = True
+        share = self._ahead_bytes // max(fetcher.n_readers, 1)
+        each = min(max(share // 4, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
+        at = ahead[-1][1] if ahead else start
+        while at < self._stop and (not ahead or (at - start + each <= share and len(ahead) < fetcher.n_connections)):
+            stop = min(at + each, self._stop)
+            ahead.append((at, stop, fetcher.fetch(self._file, at, stop, priority=0 if at == start else LATER)))
+            at = stop
+        self._held_start, _, future = ahead.popleft()
+        return self._network.result(future)
+
+    def _forget(self) -> None:
+        for *_, future in self._ahead:
+            future.cancel()
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """Forget what is under way."""
+        self._forget()
+        self._held = b""
+        self._network.fetcher.n_readers -= self._is_counted
+        self._is_counted = False
+        super().close()
