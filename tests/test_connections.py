@@ -90,8 +90,8 @@ def test_a_closed_one_is_replaced_at_once(server: HubServer, waits: list[str]) -
 def test_an_answer_that_was_not_read_ends_it(server: HubServer) -> None:
     """What is left of one answer is never taken for the next."""
     read(server, 0, 10)
-    with fetcher.ranges.connections.send(f"{server.url}/files/a.txt") as response:
-        assert response.read_some(5) == DATA[:5]
+    with fetcher.web.send(f"{server.url}/files/a.txt") as response:
+        assert response.read1(5) == DATA[:5]
     assert read(server, 20, 30) == DATA[20:30]
     server.faults = [Fault(404)]
     with pytest.raises(InputError):
@@ -137,7 +137,7 @@ def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="certificate is not trusted"):
         list_remote(f"{server.url}/files/a.txt")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    fetcher.ranges.connections._managers.clear()
+    fetcher.web._managers.clear()
     server.n_connections = 0
     (file,) = list_remote(f"{server.url}/files/a.txt")
     assert file.size == len(DATA)

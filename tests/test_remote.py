@@ -57,7 +57,7 @@ def one_fetcher() -> Iterator[None]:
 
 
 def be_patient(**seconds: float) -> None:
-    fetcher.ranges.connections.pacing.timeouts = Timeouts(**seconds)
+    fetcher.web.timeouts = Timeouts(**seconds)
 
 
 def list_remote(name: str, revision: str | None = None) -> list[RemoteFile]:
@@ -544,9 +544,9 @@ def test_certificate(waits: Waits) -> None:
     def attempt() -> None:
         raise urllib3.exceptions.SSLError from ssl.SSLCertVerificationError(1, "self-signed")
 
-    url, pacing = "https://example.org/a.txt", fetcher.ranges.connections.pacing
+    url = "https://example.org/a.txt"
     with pytest.raises(InputError, match="certificate is not trusted") as caught:
-        retry.Patience(url, pacing).retry(attempt)
+        retry.Patience(url, fetcher.web).retry(attempt)
     assert "SSL_CERT_FILE" in caught.value.hint and not waits
 
 

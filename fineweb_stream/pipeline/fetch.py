@@ -317,9 +317,7 @@ def _fetched(source: Source, block: Block) -> Piece[Block]:
     chunks, file, fetcher = find_chunks(source, block), remote_file(source.input), source.network.fetcher
 
     def fetch() -> Block:
-        return replace(
-            block, data=chunks._replace(data=[fetcher.ranges.fetch(file, *range) for range in chunks.ranges])
-        )
+        return replace(block, data=chunks._replace(data=[fetcher.web.fetch(file, *range) for range in chunks.ranges]))
 
     n_bytes = sum(stop - start for start, stop in chunks.ranges)
     return Piece(block, n_bytes, lambda: fetcher.submit(fetch, priority=1 + source.number))

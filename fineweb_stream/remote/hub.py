@@ -1,7 +1,7 @@
 """Inputs that are no local files: what a name stands for.
 
     hf://datasets/OWNER/NAME[@REVISION]/PATH    a file, folder or glob on the Hub, pinned to the commit it is at now
-    fineweb-edu:sample-10BT                     short for a folder there (see `CORPORA`)
+    fineweb-edu:sample-10BT                     short for a folder there (see `_SHORT`)
     https://...                                 one file
     s3://... gs://... and any other scheme      a file, folder or glob, by fsspec
 
@@ -26,19 +26,17 @@ from ..support.redact import shown
 from .network import CHANGED, Network, RemoteFile
 
 if TYPE_CHECKING:
-    from .connections import Connections, Response
     from .retry import Patience
 
 MAX_PAGE_BYTES, MAX_PAGES = 16 << 20, 10_000
 """The largest answer of the Hub's, and the most that a listing has."""
 
-CORPORA = {"fineweb": "fineweb", "fineweb-edu": "fineweb-edu", "fineweb-2": "fineweb-2"}
-"""Short names of datasets of HuggingFaceFW; after a colon: sample-10BT, CC-MAIN-2024-10; fineweb-2: a language."""
-
 SUFFIXES = re.compile(r"\.(parquet|(jsonl|ndjson|json|txt)(\.(gz|zst|xz|bz2))?)$", re.IGNORECASE)
 """What is taken from a folder."""
 
-_SHORT = re.compile(rf"({'|'.join(CORPORA)})(?::([\w-]*))?")
+_SHORT = re.compile(r"(fineweb|fineweb-edu|fineweb-2)(?::([\w-]*))?")
+"""Datasets of HuggingFaceFW; after a colon: sample-10BT, CC-MAIN-2024-10; fineweb-2: a language."""
+
 _HF = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/convert/[^/]+|refs/pr/\d+|[^/]+))?(?:/(.*))?")
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 
@@ -88,13 +86,11 @@ def list_remote(name: str, network: Network, revision: str | None = None) -> lis
         raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
     if not is_web(name):
         _parse_hub(name)
-    connections = network.fetcher.ranges.connections
+    web = network.fetcher.web
     from .retry import Patience  # it loads what speaks to networks
 
-    address = name if is_web(name) else endpoint()
-    patience = Patience(address, connections.pacing, connections.pacing.timeouts.contact)
-    asking = _Asking(connections, patience)
-    job = (lambda: [asking.describe(name)]) if is_web(name) else lambda: _list_hub(name, revision, asking)
+    patience = Patience(name if is_web(name) else endpoint(), web, web.timeouts.contact)
+    job = (lambda: [_describe(name, patience)]) if is_web(name) else lambda: _list_hub(name, revision, patience)
     return network.result(network.fetcher.submit(job), patience)
 
 
@@ -111,87 +107,75 @@ def is_web(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-class _Asking:
-    """Asks servers about files, in a fetcher's thread, with one patience for all."""
+def _get_json(url: str, kind: type, patience: Patience) -> tuple[Any, str]:
+    """Return what an address of the API answers, of a `kind`, and the address of the next page, "" for none."""
+    end = time.monotonic() + patience.web.timeouts.page
 
-    def __init__(self, connections: Connections, patience: Patience) -> None:
-        self._connections = connections
-        self._patience = patience
+    def attempt() -> tuple[bytes, str]:
+        body = bytearray()
+        with patience.web.send(url, limit=patience.left) as answer:
+            for piece in patience.pieces(answer, MAX_PAGE_BYTES + 1):
+                body += piece
+                if len(body) > MAX_PAGE_BYTES or time.monotonic() > end:
+                    raise InputError(f"{shown(url)}: the answer does not end", "check HF_ENDPOINT")
+            return bytes(body), answer.headers.get("Link", "")
 
-    def send(self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Response:
-        """Open an address; the server is left alone as long as it wants and the patience lasts."""
-        return self._connections.send(url, method, headers, max(self._patience.left, 0))
+    body, links = patience.retry(attempt, url)
+    following = re.search(r'<([^>]*)>;\s*rel="?next', links)
+    found = None
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(body)
+    if not isinstance(found, kind):
+        raise _no_answer(url)
+    return found, urljoin(url, following[1]) if following else ""
 
-    def get_json(self, url: str, kind: type) -> tuple[Any, str]:
-        """Return what an address of the API answers, of a `kind`, and the address of the next page, "" for none."""
-        pacing = self._connections.pacing
-        end = time.monotonic() + pacing.timeouts.page
 
-        def attempt() -> tuple[bytes, Mapping[str, str]]:
-            body = bytearray()
-            with self.send(url) as response:
-                self._patience.answered()
-                while piece := response.read_some(1 << 16):
-                    body += piece
-                    self._patience.progressed()
-                    pacing.closed.check()
-                    if len(body) > MAX_PAGE_BYTES or time.monotonic() > end:
-                        raise InputError(f"{shown(url)}: the answer does not end", "check HF_ENDPOINT")
-            return bytes(body), response.headers
-
-        body, headers = self._patience.retry(attempt, url)
-        following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("Link", ""))
+def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) -> Iterator[tuple[str, int, str]]:
+    """Yield path, size and hash of each file of a folder on the Hub."""
+    following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
+    for _ in range(MAX_PAGES):
+        page, following = _get_json(following, list, patience)
         try:
-            found = json.loads(body)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, kind):
-            raise _no_answer(url)
-        return found, urljoin(url, following[1]) if following else ""
+            for entry in page:
+                if entry["type"] == "file":
+                    name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
+                    if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
+                        raise TypeError
+                    yield name, size, oid
+        except (KeyError, TypeError, AttributeError):
+            raise _no_answer(api) from None
+        if not following:
+            return
+    raise InputError(f"{shown(api)}: the listing does not end", "check HF_ENDPOINT")
 
-    def iter_tree(self, api: str, folder: str, is_recursive: bool) -> Iterator[tuple[str, int, str]]:
-        """Yield path, size and hash of each file of a folder on the Hub."""
-        following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
-        for _ in range(MAX_PAGES):
-            page, following = self.get_json(following, list)
-            try:
-                for entry in page:
-                    if entry["type"] == "file":
-                        name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
-                        if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
-                            raise TypeError
-                        yield name, size, oid
-            except (KeyError, TypeError, AttributeError):
-                raise _no_answer(api) from None
-            if not following:
-                return
-        raise InputError(f"{shown(api)}: the listing does not end", "check HF_ENDPOINT")
 
-    def describe(self, url: str) -> RemoteFile:
-        """Ask for size and version without the content; some servers (and signed addresses) answer only GET."""
-        from .retry import Refused
+def _describe(url: str, patience: Patience) -> RemoteFile:
+    """Ask for size and version without the content; some servers (and signed addresses) answer only GET."""
+    from .retry import Refused
 
-        if not urlsplit(url).hostname:
-            raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
+    if not urlsplit(url).hostname:
+        raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
 
-        def attempt() -> RemoteFile:
-            size = ""
-            try:
-                with self.send(url, "HEAD") as response:
-                    size = response.headers.get("Content-Length", "")
-            except Refused as error:
-                if error.args[0].status not in (400, 401, 403, 405, 501):
-                    raise
-            if not size:
-                with self.send(url, headers={"Range": "bytes=0-0"}) as response:
-                    field = "Content-Range" if response.status == 206 else "Content-Length"
-                    size = response.headers.get(field, "").rpartition("/")[2]
-            if not re.fullmatch(r"\d{1,18}", size):
-                what = f"{shown(url)}: the server does not say how long it is"
-                raise InputError(what, "fetch it and name the local copy")
-            return RemoteFile(url, int(size), response.etag or response.headers.get("Last-Modified", ""))
+    def ask(method: str, headers: Mapping[str, str]) -> tuple[str, str]:
+        with patience.web.send(url, method, headers, patience.left) as answer:
+            field = "Content-Range" if answer.status == 206 else "Content-Length"
+            version = etag_of(answer.headers) or answer.headers.get("Last-Modified", "")
+            return answer.headers.get(field, "").rpartition("/")[2], version
 
-        return self._patience.retry(attempt)
+    def attempt() -> RemoteFile:
+        size = ""
+        try:
+            size, version = ask("HEAD", {})
+        except Refused as error:
+            if error.args[0].status not in (400, 401, 403, 405, 501):
+                raise
+        if not size:
+            size, version = ask("GET", {"Range": "bytes=0-0"})
+        if not re.fullmatch(r"\d{1,18}", size):
+            raise InputError(f"{shown(url)}: the server does not say how long it is", "fetch it, name the local copy")
+        return RemoteFile(url, int(size), version)
+
+    return patience.retry(attempt)
 
 
 def _no_answer(url: str) -> InputError:
@@ -237,6 +221,25 @@ def is_hub(url: str) -> bool:
     return urlsplit(url)[:2] == urlsplit(endpoint())[:2]
 
 
+def etag_of(headers: Mapping[str, str]) -> str:
+    """Return a file's ETag, the Hub's own rather than a CDN's; "" where there is none."""
+    return (headers.get("X-Linked-Etag") or headers.get("ETag") or "").removeprefix("W/").strip('"')
+
+
+def token_header(url: str) -> dict[str, str]:
+    """Return the header that logs in to the Hub, with the token from wherever huggingface_hub keeps it; {} for none."""
+    if not is_hub(url):
+        return {}
+    try:
+        from huggingface_hub import get_token
+    except ImportError:  # an address of the Hub's may be read without it, if all may
+        return {}
+    token = get_token()
+    if token and not re.fullmatch("[!-~]+", token):  # the HTTP client would show it in its error
+        raise InputError("the Hub's token has characters that no token has", "set HF_TOKEN anew, or: hf auth login")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def address_of(url: str) -> str:
     """Return where a file is asked for: the Hub's address of it, or its own."""
     if not url.startswith("hf://"):
@@ -253,19 +256,19 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _list_hub(url: str, revision: str | None, asking: _Asking) -> list[RemoteFile]:
+def _list_hub(url: str, revision: str | None, patience: Patience) -> list[RemoteFile]:
     repo, named_revision, path = _parse_hub(url)
     _hub()
     api = f"{endpoint()}/api/datasets/{repo}"
     branch = quote(named_revision or revision or "main", safe="")
-    sha = str(asking.get_json(f"{api}/revision/{branch}?expand[]=sha", dict)[0].get("sha"))
+    sha = str(_get_json(f"{api}/revision/{branch}?expand[]=sha", dict, patience)[0].get("sha"))
     if not re.fullmatch("[0-9a-f]{40,64}", sha):
         raise _no_answer(api)
     tree, folder = f"{api}/tree/{sha}", _folder_of(path)
     pattern = path[len(folder) :].strip("/")
     try:
         is_wanted = re.compile(_glob_regex(path)).fullmatch if pattern else SUFFIXES.search
-        found = list(asking.iter_tree(tree, folder, not pattern or "/" in pattern or "**" in pattern))
+        found = list(_iter_tree(tree, folder, not pattern or "/" in pattern or "**" in pattern, patience))
     except re.error as error:
         raise InputError(f"{url}: not a pattern ({error})", "*, ?, ** for any folders, [a-z]") from None
     except InputError as error:
@@ -273,7 +276,7 @@ def _list_hub(url: str, revision: str | None, asking: _Asking) -> list[RemoteFil
             raise
         found = []
         with contextlib.suppress(InputError):  # no folder: a file in the folder above, or nothing
-            found = list(asking.iter_tree(tree, path.rpartition("/")[0], False))
+            found = list(_iter_tree(tree, path.rpartition("/")[0], False, patience))
         is_wanted = re.compile(re.escape(path)).fullmatch
     files = [(name, size, oid) for name, size, oid in found if is_wanted(name)]
     if not files:

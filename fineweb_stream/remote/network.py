@@ -23,8 +23,8 @@ from ..support.cancel import NEVER, TICK_SECONDS, Cancel
 from ..support.errors import InputError
 
 if TYPE_CHECKING:
-    from .ranges import Ranges
     from .retry import Patience
+    from .web import Web
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Fetcher:
         self.n_connections = n_connections
         self.n_readers = 0  # streams that are read ahead
         self.closed = Cancel()
-        self._ranges: Ranges | None = None
+        self._web: Web | None = None
         self._jobs: queue.PriorityQueue[tuple[float, int, Future[Any], Callable[[], Any] | None]] = (
             queue.PriorityQueue()
         )
@@ -91,25 +91,25 @@ class Fetcher:
         self.closed.set()
         for _ in range(self._n_threads):
             self._jobs.put((-1, next(self._numbers), Future(), None))
-        if self._ranges:
-            self._ranges.connections.close()
+        if self._web:
+            self._web.close()
 
     @property
     def n_bytes(self) -> int:
         """How much came from networks so far."""
-        return self._ranges.n_bytes if self._ranges else 0
+        return self._web.n_bytes if self._web else 0
 
     @property
-    def ranges(self) -> Ranges:
-        """What fetches, made when it is needed first."""
+    def web(self) -> Web:
+        """What speaks to servers, made when it is needed first."""
         with self._lock:
-            if not self._ranges:
+            if not self._web:
                 try:
-                    from .ranges import Ranges
+                    from .web import Web
                 except ImportError:
                     raise InputError("reading from a network needs urllib3", "pip install urllib3") from None
-                self._ranges = Ranges(self.closed, self.timeouts)
-            return self._ranges
+                self._web = Web(self.closed, self.timeouts)
+            return self._web
 
     def submit(self, job: Callable[[], T], priority: float = 0) -> Future[T]:
         """Let a thread call `job`; jobs of a lower priority number come first."""
@@ -144,9 +144,9 @@ class Fetcher:
             del future, job, done  # an idle thread holds no data
 
     def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[bytes]:
-        """Begin to fetch the bytes from `start` to `stop`, all of them (see `Ranges.fetch`)."""
-        ranges = self.ranges
-        return self.submit(lambda: ranges.fetch(file, start, stop), priority)
+        """Begin to fetch the bytes from `start` to `stop`, all of them (see `Web.fetch`)."""
+        web = self.web
+        return self.submit(lambda: web.fetch(file, start, stop), priority)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Network:
         return future.result()
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
-        """Return a range of a file (see `Ranges.fetch`)."""
+        """Return a range of a file (see `Web.fetch`)."""
         return self.result(self.fetcher.fetch(file, start, stop))
 
 
@@ -245,7 +245,7 @@ class RemoteReader(RangedFile):
         self._stop = file.size if stop is None else stop
         self._held, self._held_start = b"", 0
         self._ahead: deque[tuple[int, int, Future[bytes]]] = deque()
-        self._is_counted = False
+        network.fetcher.n_readers += ahead_bytes > 0
 
     def _read_range(self, start: int, stop: int) -> bytes:
         parts = []
@@ -265,13 +265,8 @@ class RemoteReader(RangedFile):
     def _next_ahead(self, start: int) -> bytes:
         """Return what begins at `start`, and ask for what follows it as far as there is room."""
         fetcher, ahead = self._network.fetcher, self._ahead
-        while ahead and ahead[0][1] <= start:
+        while ahead and not ahead[0][0] <= start < ahead[0][1]:
             ahead.popleft()[2].cancel()
-        if ahead and ahead[0][0] > start:
-            self._forget()
-        if not self._is_counted:
-            fetcher.n_readers += 1
-            self._is_counted = True
         share = self._ahead_bytes // max(fetcher.n_readers, 1)
         each = min(max(share // 4, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
         at = ahead[-1][1] if ahead else start
@@ -282,15 +277,12 @@ class RemoteReader(RangedFile):
         self._held_start, _, future = ahead.popleft()
         return self._network.result(future)
 
-    def _forget(self) -> None:
-        for *_, future in self._ahead:
-            future.cancel()
-        self._ahead.clear()
-
     def close(self) -> None:
         """Forget what is under way."""
-        self._forget()
-        self._held = b""
-        self._network.fetcher.n_readers -= self._is_counted
-        self._is_counted = False
+        if not self.closed:
+            for *_, future in self._ahead:
+                future.cancel()
+            self._ahead.clear()
+            self._held = b""
+            self._network.fetcher.n_readers -= self._ahead_bytes > 0
         super().close()

@@ -12,88 +12,74 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from urllib3 import Retry
+from urllib3 import BaseHTTPResponse, HTTPHeaderDict, Retry
 from urllib3.exceptions import HTTPError, LocationParseError, LocationValueError, TimeoutError
 
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RemoteError
 from ..support.log import log
 from ..support.redact import shown
-from .network import Timeouts
+from .hub import is_hub
+
+if TYPE_CHECKING:
+    from .web import Web
 
 T = TypeVar("T")
 
+PIECE_BYTES = 1 << 18
 _PASSING = {408, 425, 429, 500, 502, 503, 504, *range(520, 530)}  # 52x: Cloudflare could not reach the server
 
 
-class Answer(NamedTuple):
-    """What a server said that is no success: status, headers, whether it is the Hub.
-
-    `is_stale` is a refusal where the Hub redirects to: the signature in that address has expired.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    is_hub: bool = False
-    is_stale: bool = False
-
-
 class Refused(Exception):
-    """A server's answer is no success: its only argument is an `Answer`."""
+    """A server's answer is no success: it is the only argument."""
 
 
 class Pacing:
-    """What all connections know of the servers: when one may be asked again, and which waits were announced.
+    """What all connections know of the servers: when one may be asked again, and which waits were announced."""
 
-    Whoever waits leaves once `closed` is set.
-    """
-
-    def __init__(self, closed: Cancel, timeouts: Timeouts) -> None:
-        self.closed = closed
-        self.timeouts = timeouts
+    def __init__(self, closed: Cancel) -> None:
+        self._closed = closed  # whoever waits leaves once it is set
         self._lock = threading.Lock()
         self._closed_until: dict[str, float] = {}
-        self._n_under_way: dict[str, int] = {}
+        self._n_under_way: Counter[str] = Counter()
         self._announced: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def turn(self, url: str, seconds: float) -> Iterator[dict[str, str]]:
+    def turn(self, url: str, seconds: float) -> Iterator[HTTPHeaderDict]:
         """Wait until the server may be asked, `seconds` at most; put the headers of its answer into what this yields.
 
         They say what is left of its limit of requests: `"api";r=489;t=189` are 489 for the next 189 seconds.
         """
-        server, end = _server(url), time.monotonic() + seconds
+        server, end, said = _server(url), time.monotonic() + seconds, HTTPHeaderDict()
         while (left := self._enter(server, end)) > 0:
             self.pause(left, f"{server}: its limit of requests")
-        said: dict[str, str] = {}
         try:
             yield said
         finally:
             limit = re.search(r"r=(\d{1,9});\s*t=(\d{1,9})", said.get("RateLimit", ""))
             with self._lock:
                 self._n_under_way[server] -= 1
-                if limit and int(limit[1]) <= self._n_under_way[server]:
-                    self._close(server, float(limit[2]))
+                is_last = limit and int(limit[1]) <= self._n_under_way[server]
+            if limit and is_last:
+                self.hold(url, float(limit[2]))
 
     def _enter(self, server: str, end: float) -> float:
         """Count one more request, or return how many seconds it has to wait."""
         with self._lock:
             left = min(self._closed_until.get(server, 0.0), end) - time.monotonic()
-            if left <= 0:
-                self._n_under_way[server] = self._n_under_way.get(server, 0) + 1
+            self._n_under_way[server] += left <= 0
             return left
 
     def hold(self, url: str, seconds: float) -> None:
         """Leave a server alone for so long, as it asked."""
+        server, end = _server(url), time.monotonic() + seconds
         with self._lock:
-            self._close(_server(url), seconds)
-
-    def _close(self, server: str, seconds: float) -> None:
-        self._closed_until[server] = max(self._closed_until.get(server, 0.0), time.monotonic() + seconds)
+            self._closed_until[server] = max(self._closed_until.get(server, 0.0), end)
 
     def pause(self, seconds: float, what: str) -> None:
         """Sleep, with one notice: threads that wait for the same meanwhile add none."""
@@ -104,7 +90,7 @@ class Pacing:
                 self._announced[what] = now + seconds
         if is_new:
             log.warning("waiting for %s, again in %.0f s", what, seconds)
-        self.closed.wait(seconds)
+        self._closed.wait(seconds)
 
 
 def _server(url: str) -> str:
@@ -114,36 +100,37 @@ def _server(url: str) -> str:
 
 
 class Patience:
-    """Tries one thing again, until `limit` seconds have passed without `progressed()`."""
+    """Asks for one thing again and again, until `limit` seconds have passed without a new byte."""
 
-    def __init__(self, url: str, pacing: Pacing, limit: float | None = None) -> None:
-        self._timeouts = pacing.timeouts
-        self.limit = self._timeouts.progress if limit is None else limit
+    def __init__(self, url: str, web: Web, limit: float | None = None) -> None:
+        self.web = web
+        self.limit = web.timeouts.progress if limit is None else limit
         self._url = url
         self._place = urlsplit(url).netloc.rpartition("@")[2] or shown(url)
-        self._pacing = pacing
-        self.progressed()
+        self._progressed()
 
-    def progressed(self) -> None:
-        """Begin to count again."""
+    def _progressed(self) -> None:
         self._since = time.monotonic()
-        self._next_seconds = self._timeouts.first_wait
-
-    def answered(self) -> None:
-        """The server is there: from now on it is worth waiting for."""
-        self.limit = max(self.limit, self._timeouts.progress)
+        self._next_seconds = self.web.timeouts.first_wait
 
     @property
     def left(self) -> float:
         """How many seconds are left."""
         return self.limit - (time.monotonic() - self._since)
 
-    def give_up(self, reason: str) -> RemoteError:
-        """Return the error to raise when it has been too long."""
-        return RemoteError(
-            f"{self._place}: {reason}; nothing came for {self.limit - self.left:.0f} s",
-            "check the network; the same command continues once it is back",
-        )
+    def pieces(self, answer: BaseHTTPResponse, n_bytes: int) -> Iterator[bytes]:
+        """Yield what comes of an answer, up to `n_bytes`."""
+        self._answered()
+        while n_bytes > 0 and (piece := answer.read1(min(PIECE_BYTES, n_bytes))):
+            self._progressed()
+            self.web.closed.check()
+            self.web.n_bytes += len(piece)
+            n_bytes -= len(piece)
+            yield piece
+
+    def _answered(self) -> None:
+        """Note that the server is there: from now on it is worth waiting for."""
+        self.limit = max(self.limit, self.web.timeouts.progress)
 
     def retry(self, attempt: Callable[[], T], url: str = "") -> T:
         """Return what `attempt` returns, called again until it does.
@@ -152,34 +139,43 @@ class Patience:
         """
         url = url or self._url
         while True:
-            self._pacing.closed.check()
+            self.web.closed.check()
             retry_after = None
             try:
                 return attempt()
             except Refused as error:
-                answer: Answer = error.args[0]
-                self.answered()
-                if answer.status not in _PASSING and not answer.is_stale:
+                answer: BaseHTTPResponse = error.args[0]
+                self._answered()
+                # Where the Hub redirects to, a refusal says that the signature in that address has expired.
+                is_stale = answer.status == 403 and is_hub(url) and not is_hub(answer.url or "")
+                if answer.status not in _PASSING and not is_stale:
                     raise _refusal(url, answer) from None
-                reason, retry_after = f"HTTP {answer.status}", _retry_after(answer.headers)
+                reason, retry_after = f"HTTP {answer.status}", _retry_after(answer)
             except (LocationParseError, LocationValueError, ValueError):
                 raise InputError(f"{shown(url)}: not an address that can be read", "check it") from None
             except (HTTPError, OSError) as error:
                 reason = _reason(url, error)
-            self._pacing.closed.check()  # what failed may have been closed because it is time to end
+            self.web.closed.check()  # what failed may have been closed because it is time to end
             self._wait(reason, retry_after)
 
     def _wait(self, reason: str, retry_after: float | None) -> None:
         """Wait as long as the server says, else longer each time; `RemoteError` when it has been too long."""
-        left = self.left
+        left, timeouts = self.left, self.web.timeouts
         if left <= 0:
             raise self.give_up(reason)
-        seconds = self._next_seconds if retry_after is None else max(retry_after, self._timeouts.first_wait)
-        self._next_seconds = min(2 * self._next_seconds, self._timeouts.longest_wait)
+        seconds = self._next_seconds if retry_after is None else max(retry_after, timeouts.first_wait)
+        self._next_seconds = min(2 * self._next_seconds, timeouts.longest_wait)
         seconds = min(seconds * random.uniform(1, 1.25), left)  # threads shall not come back in step
         if retry_after is not None:
-            self._pacing.hold(self._url, seconds)
-        self._pacing.pause(seconds, f"{self._place}: {reason}")
+            self.web.pacing.hold(self._url, seconds)
+        self.web.pacing.pause(seconds, f"{self._place}: {reason}")
+
+    def give_up(self, reason: str) -> RemoteError:
+        """Return the error to raise when it has been too long."""
+        return RemoteError(
+            f"{self._place}: {reason}; nothing came for {self.limit - self.left:.0f} s",
+            "check the network; the same command continues once it is back",
+        )
 
 
 def _reason(url: str, error: BaseException) -> str:
@@ -206,7 +202,7 @@ def _reason(url: str, error: BaseException) -> str:
     return "the server closed the connection"
 
 
-def _refusal(url: str, answer: Answer) -> InputError:
+def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
     """Return the error for an answer that no waiting mends."""
     if answer.status == 407:
         return _proxy_refusal(url, answer.status)
@@ -221,7 +217,7 @@ def _refusal(url: str, answer: Answer) -> InputError:
         416: "the file changed while it was read: once it is complete, start over with --overwrite",
     }
     hint = hints.get(answer.status, "the server does not serve it")
-    if answer.status in (401, 403) and answer.is_hub and repo:
+    if answer.status in (401, 403) and is_hub(answer.url or "") and repo:
         hint = "check the name; log in: hf auth login, or set HF_TOKEN; for a gated dataset accept its terms at "
         hint += f"https://huggingface.co/datasets/{repo[1]}"
     elif answer.status == 403 and "?" in url:
@@ -242,8 +238,8 @@ def _proxy_refusal(url: str, status: int) -> InputError:
     )
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def _retry_after(answer: BaseHTTPResponse) -> float | None:
     """Return how many seconds the server asks to stay away; it says so in seconds or as a date."""
     with contextlib.suppress(HTTPError, ValueError, OverflowError):
-        return min(Retry().parse_retry_after(headers.get("Retry-After", "")), 1e9)
+        return min(Retry().parse_retry_after(answer.headers.get("Retry-After", "")), 1e9)
     return None

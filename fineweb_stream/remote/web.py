@@ -1,0 +1,235 @@
+"""HTTP by urllib3: ranges of files, over connections that are used again and can be closed from outside.
+
+The token goes to HF_ENDPOINT's own scheme, host and port, and never to where that redirects; a login in an address goes
+to that address's server. Only http and https are followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.connection import HTTPConnection
+
+from ..support.cancel import Cancel
+from ..support.errors import InputError
+from ..support.redact import shown
+from ..support.version import __version__
+from .hub import address_of, etag_of, is_hub, is_web, read_fsspec, token_header
+from .network import CHANGED, RemoteFile, Timeouts
+from .retry import Pacing, Patience, Refused
+
+LINKED_ETAG = "X-Linked-Etag"
+"""The Hub's word on which file it is, in the answer that redirects."""
+
+MAX_REDIRECTS = 8
+
+MAX_KEPT = 256
+"""How many connections to a server are kept: more than there are ever."""
+
+MAX_DRAINED_BYTES = 65536
+"""A redirect's answer is read if it is no longer: then the connection can be used again."""
+
+
+class _Place:
+    """Where a file's own address leads to, and its ETag there: one asks, and the others wait for that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.found: tuple[str, str] | None = None
+
+
+class Web:
+    """All servers as one run knows them: connections, limits, and where files are; `n_bytes` have come so far."""
+
+    def __init__(self, closed: Cancel, timeouts: Timeouts) -> None:
+        self.closed, self.timeouts, self.pacing = closed, timeouts, Pacing(closed)
+        self.n_bytes = 0
+        self._lock = threading.Lock()
+        self._places: defaultdict[str, _Place] = defaultdict(_Place)
+        self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
+        self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
+
+    def fetch(self, file: RemoteFile, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to `stop`, all of them: a cut answer is continued where it ended.
+
+        Raises `InputError` when the file is gone, forbidden or not as listed, `RemoteError` when not a byte came for
+        `Timeouts.progress`.
+        """
+        assert 0 <= start <= stop <= file.size
+        address, data = address_of(file.url), bytearray()
+        patience = Patience(address, self)
+
+        def attempt() -> bytes:
+            if not is_web(address):
+                return read_fsspec(file, start, stop)
+            first = start + len(data)
+            with contextlib.ExitStack() as stack:
+                answer = self._open(stack, address, first, stop, patience.left)
+                _check_answer(file, answer, first, stop)
+                for piece in patience.pieces(answer, stop - first):
+                    data.extend(piece)
+            if len(data) < stop - start:
+                raise ConnectionError
+            return bytes(data)
+
+        return patience.retry(attempt) if start < stop else b""
+
+    def _open(self, stack: contextlib.ExitStack, address: str, first: int, stop: int, limit: float) -> Any:
+        """Ask for a range where the file is, and for where that is if nobody knows."""
+        with self._lock:
+            place = self._places[address]
+        headers = {"Range": f"bytes={first}-{stop - 1}"}
+        while True:
+            with place.lock:
+                found = place.found
+                if not found:
+                    self.closed.check()
+                    answer = stack.enter_context(self.send(address, headers=headers, limit=limit))
+                    place.found = answer.url or address, answer.headers.get(LINKED_ETAG, "")
+                    return answer
+            url, linked_etag = found
+            try:
+                return stack.enter_context(self.send(url, headers=headers, limit=limit, linked_etag=linked_etag))
+            except Exception as error:
+                if url == address:
+                    raise
+                with place.lock:
+                    place.found = None if place.found is found else place.found
+                if not (isinstance(error, Refused) and error.args[0].status in (401, 403, 404, 410)):
+                    raise
+
+    @contextlib.contextmanager
+    def send(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        limit: float = 60.0,
+        linked_etag: str = "",
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        """Open an address once, redirects followed; a server that wants to be left alone is left alone up to `limit` s.
+
+        What redirects say of the file is among the answer's headers. Raises `Refused` for what is no success, urllib3's
+        errors and `OSError` for what fails on the way.
+        """
+        for _ in range(MAX_REDIRECTS):
+            answer = self._send_once(url, method, headers or {}, limit)
+            try:
+                answer.url = url
+                linked_etag = answer.headers.setdefault(LINKED_ETAG, linked_etag) or ""
+                location = answer.get_redirect_location()
+                if not location:
+                    if answer.status >= 300:
+                        raise Refused(answer)
+                    yield answer
+                    return
+                if (answer.length_remaining or MAX_DRAINED_BYTES) < MAX_DRAINED_BYTES:
+                    answer.drain_conn()
+            finally:
+                if answer.length_remaining != 0:
+                    answer.close()  # what is left of one answer is never taken for the next
+                answer.release_conn()
+            url = urljoin(url, location)
+        raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
+
+    def _send_once(self, url: str, method: str, headers: Mapping[str, str], limit: float) -> urllib3.BaseHTTPResponse:
+        if not is_web(url):
+            what = f"{shown(url)}: the server leads there: only http and https are followed"
+            raise InputError(what, "check the name")
+        address, login = _part_login(url)
+        sent = {"Accept-Encoding": "identity", "User-Agent": f"fineweb_stream/{__version__}", **headers, **login}
+        options: Any = {"headers": sent | token_header(url), "timeout": self.timeouts.operation}
+        options |= {"redirect": False, "retries": False, "preload_content": False, "decode_content": False}
+        manager = self._manager(address)
+        with self.pacing.turn(url, limit) as said:
+            try:
+                answer = manager.request(method, address, **options)
+            except urllib3.exceptions.ProtocolError:  # a server may close a connection that waits: by a new one, then
+                self.closed.check()
+                answer = manager.request(method, address, **options)
+            said.update(answer.headers)
+        return answer
+
+    def _manager(self, url: str) -> urllib3.PoolManager:
+        """Return the pools of the proxy that the environment names for an address."""
+        parts = urlsplit(url)
+        proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
+        proxy = proxies.get(parts.scheme.lower()) or proxies.get("all") or ""
+        with self._lock:
+            if proxy not in self._managers:
+                self._managers[proxy] = self._make_manager(proxy)
+            return self._managers[proxy]
+
+    def _make_manager(self, proxy: str) -> urllib3.PoolManager:
+        options: Any = {"maxsize": MAX_KEPT, "ssl_context": ssl.create_default_context()}
+        manager = urllib3.PoolManager(**options)
+        if proxy:
+            address, login = _part_login(proxy if "://" in proxy else f"http://{proxy}", "Proxy-Authorization")
+            manager = urllib3.ProxyManager(address, proxy_headers=login, **options)
+        pools: dict[str, Any] = manager.pool_classes_by_scheme
+        manager.pool_classes_by_scheme = {
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self._opened)})
+            for scheme, pool in pools.items()
+        }
+        return manager
+
+    def close(self) -> None:
+        """End all reads that are under way, and close what is idle."""
+        for connection in list(self._opened):
+            sock: Any = connection.sock
+            with contextlib.suppress(OSError, AttributeError, TypeError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+        for manager in self._managers.values():
+            manager.clear()
+
+
+def _tracked(base: Any, opened: weakref.WeakSet[HTTPConnection]) -> Any:
+    """Return a class of connections that are known once they are made: reads of them can be ended."""
+
+    class Tracked(base):  # type: ignore[misc]
+        def connect(self) -> None:
+            super().connect()
+            opened.add(self)
+
+    return Tracked
+
+
+def _part_login(url: str, header: str = "Authorization") -> tuple[str, dict[str, str]]:
+    """Return a URL without its login, and the header that says it."""
+    parts = urlsplit(url)
+    login, at, server = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    said = urllib3.make_headers(basic_auth=unquote(login if ":" in login else f"{login}:"))
+    return parts._replace(netloc=server).geturl(), {header: said["authorization"]}
+
+
+def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int, stop: int) -> None:
+    """Raise `InputError` unless the answer has the bytes that were asked for, of the file that was listed."""
+    headers, url, total = answer.headers, shown(file.url), file.size
+    version = headers.get("Last-Modified", "") if file.version.endswith(" GMT") else etag_of(headers)
+    if file.url.startswith("hf://") and not headers.get(LINKED_ETAG) and not is_hub(answer.url or ""):
+        version = ""  # of another server that names its files differently; a commit's files never change
+    if answer.status == 206:
+        part = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", headers.get("Content-Range", ""))
+        if not part or int(part[1]) != first:
+            raise InputError(f"{url}: the server sends another part than asked for", "fetch it, name the copy")
+        total = int(part[2])
+    elif (first, stop) != (0, file.size):
+        what = f"{url}: the server does not serve parts of files (HTTP {answer.status})"
+        raise InputError(what, "fetch it and name the local copy")
+    elif re.fullmatch(r"\d{1,18}", headers.get("Content-Length", "")):
+        total = int(headers["Content-Length"])
+    if total != file.size or (file.version and version and version != file.version):
+        raise InputError(f"{url}: changed (it had {file.size:,} bytes, now {total:,})", CHANGED)
