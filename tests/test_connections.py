@@ -90,7 +90,7 @@ def test_a_closed_one_is_replaced_at_once(server: HubServer, waits: list[str]) -
 def test_an_answer_that_was_not_read_ends_it(server: HubServer) -> None:
     """What is left of one answer is never taken for the next."""
     read(server, 0, 10)
-    with fetcher.web.send(f"{server.url}/files/a.txt") as response:
+    with fetcher.web.send(f"{server.url}/files/a.txt", 60) as response:
         assert response.read1(5) == DATA[:5]
     assert read(server, 20, 30) == DATA[20:30]
     server.faults = [Fault(404)]

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from ..remote.network import Network, RangedFile
+from ..remote.network import Network
 from ..support.errors import GrownError, InputError, MemoryLimitError
 from ..support.model import Change, Changes, Input, ReadOptions, name_hint
+from ..support.ranged import RangedFile
 from ..support.units import format_size
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
 from .column import NoTextError, choose_column, read_column, repeated_bytes, take_column, take_text

@@ -82,14 +82,11 @@ def list_remote(name: str, network: Network, revision: str | None = None) -> lis
     name = _expand_short(name)
     if not is_web(name) and not name.lower().startswith("hf://"):
         return network.result(network.fetcher.submit(lambda: _list_fsspec(name)))
-    if is_web(name) and (re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/")):
-        raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
     if not is_web(name):
         _parse_hub(name)
-    web = network.fetcher.web
-    from .retry import Patience  # it loads what speaks to networks
-
-    patience = Patience(name if is_web(name) else endpoint(), web, web.timeouts.contact)
+    elif re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/"):
+        raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
+    patience = network.fetcher.web.first_contact(name if is_web(name) else endpoint())
     job = (lambda: [_describe(name, patience)]) if is_web(name) else lambda: _list_hub(name, revision, patience)
     return network.result(network.fetcher.submit(job), patience)
 
@@ -113,7 +110,7 @@ def _get_json(url: str, kind: type, patience: Patience) -> tuple[Any, str]:
 
     def attempt() -> tuple[bytes, str]:
         body = bytearray()
-        with patience.web.send(url, limit=patience.left) as answer:
+        with patience.web.send(url, patience.left) as answer:
             for piece in patience.pieces(answer, MAX_PAGE_BYTES + 1):
                 body += piece
                 if len(body) > MAX_PAGE_BYTES or time.monotonic() > end:
@@ -150,27 +147,15 @@ def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) ->
 
 
 def _describe(url: str, patience: Patience) -> RemoteFile:
-    """Ask for size and version without the content; some servers (and signed addresses) answer only GET."""
-    from .retry import Refused
-
+    """Ask for size and version by the first byte: some servers, and signed addresses, answer no HEAD."""
     if not urlsplit(url).hostname:
         raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
 
-    def ask(method: str, headers: Mapping[str, str]) -> tuple[str, str]:
-        with patience.web.send(url, method, headers, patience.left) as answer:
-            field = "Content-Range" if answer.status == 206 else "Content-Length"
-            version = etag_of(answer.headers) or answer.headers.get("Last-Modified", "")
-            return answer.headers.get(field, "").rpartition("/")[2], version
-
     def attempt() -> RemoteFile:
-        size = ""
-        try:
-            size, version = ask("HEAD", {})
-        except Refused as error:
-            if error.args[0].status not in (400, 401, 403, 405, 501):
-                raise
-        if not size:
-            size, version = ask("GET", {"Range": "bytes=0-0"})
+        with patience.web.send(url, patience.left, {"Range": "bytes=0-0"}) as answer:
+            field = "Content-Range" if answer.status == 206 else "Content-Length"
+            size = answer.headers.get(field, "").rpartition("/")[2]
+            version = etag_of(answer.headers) or answer.headers.get("Last-Modified", "")
         if not re.fullmatch(r"\d{1,18}", size):
             raise InputError(f"{shown(url)}: the server does not say how long it is", "fetch it, name the local copy")
         return RemoteFile(url, int(size), version)

@@ -7,9 +7,7 @@ time to. Loads nothing that speaks to a network before something is to be read f
 from __future__ import annotations
 
 import functools
-import io
 import itertools
-import os
 import queue
 import threading
 from collections import deque
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel
 from ..support.errors import InputError
+from ..support.ranged import RangedFile
 
 if TYPE_CHECKING:
     from .retry import Patience
@@ -175,51 +174,6 @@ class Network:
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return a range of a file (see `Web.fetch`)."""
         return self.result(self.fetcher.fetch(file, start, stop))
-
-
-class RangedFile(io.RawIOBase):
-    """A file of `size` bytes that is read by ranges: a subclass has `_read_range`, for what is not empty."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._position = 0
-
-    def _read_range(self, start: int, stop: int) -> bytes:
-        raise NotImplementedError
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read `size` bytes, less only at the end; all that is left when negative."""
-        if self.closed:
-            raise ValueError("read of a closed file")
-        start = self._position
-        stop = self._size if size is None or size < 0 else min(start + size, self._size)
-        data = self._read_range(start, stop) if start < stop else b""
-        self._position = max(start, stop)
-        return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Read as much as fits."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to a byte, counted from the start, from here or from the end."""
-        position = offset + (0, self._position, self._size)[whence]
-        if position < 0:
-            raise ValueError(f"seek to {position}")
-        self._position = position
-        return position
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    seekable = readable
 
 
 class RemoteReader(RangedFile):

@@ -214,7 +214,7 @@ def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
         401: "the server wants a login: fetch the file with its own tools and name the local copy",
         403: "the server does not give it: fetch the file with its own tools and name the local copy",
         404: "check the name (and, on the Hub, the revision)",
-        416: "the file changed while it was read: once it is complete, start over with --overwrite",
+        416: "it is empty, or changed while it was read: once it is complete, start over with --overwrite",
     }
     hint = hints.get(answer.status, "the server does not serve it")
     if answer.status in (401, 403) and is_hub(answer.url or "") and repo:

@@ -60,6 +60,10 @@ class Web:
         self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
         self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
 
+    def first_contact(self, url: str) -> Patience:
+        """Return the patience for a listing: without a network it says so soon."""
+        return Patience(url, self, self.timeouts.contact)
+
     def fetch(self, file: RemoteFile, start: int, stop: int) -> bytes:
         """Return the bytes from `start` to `stop`, all of them: a cut answer is continued where it ended.
 
@@ -95,12 +99,12 @@ class Web:
                 found = place.found
                 if not found:
                     self.closed.check()
-                    answer = stack.enter_context(self.send(address, headers=headers, limit=limit))
+                    answer = stack.enter_context(self.send(address, limit, headers))
                     place.found = answer.url or address, answer.headers.get(LINKED_ETAG, "")
                     return answer
             url, linked_etag = found
             try:
-                return stack.enter_context(self.send(url, headers=headers, limit=limit, linked_etag=linked_etag))
+                return stack.enter_context(self.send(url, limit, headers, linked_etag))
             except Exception as error:
                 if url == address:
                     raise
@@ -111,12 +115,7 @@ class Web:
 
     @contextlib.contextmanager
     def send(
-        self,
-        url: str,
-        method: str = "GET",
-        headers: Mapping[str, str] | None = None,
-        limit: float = 60.0,
-        linked_etag: str = "",
+        self, url: str, limit: float, headers: Mapping[str, str] | None = None, linked_etag: str = ""
     ) -> Iterator[urllib3.BaseHTTPResponse]:
         """Open an address once, redirects followed; a server that wants to be left alone is left alone up to `limit` s.
 
@@ -124,7 +123,7 @@ class Web:
         errors and `OSError` for what fails on the way.
         """
         for _ in range(MAX_REDIRECTS):
-            answer = self._send_once(url, method, headers or {}, limit)
+            answer = self._send_once(url, limit, headers or {})
             try:
                 answer.url = url
                 linked_etag = answer.headers.setdefault(LINKED_ETAG, linked_etag) or ""
@@ -143,7 +142,7 @@ class Web:
             url = urljoin(url, location)
         raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
 
-    def _send_once(self, url: str, method: str, headers: Mapping[str, str], limit: float) -> urllib3.BaseHTTPResponse:
+    def _send_once(self, url: str, limit: float, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         if not is_web(url):
             what = f"{shown(url)}: the server leads there: only http and https are followed"
             raise InputError(what, "check the name")
@@ -154,10 +153,10 @@ class Web:
         manager = self._manager(address)
         with self.pacing.turn(url, limit) as said:
             try:
-                answer = manager.request(method, address, **options)
+                answer = manager.request("GET", address, **options)
             except urllib3.exceptions.ProtocolError:  # a server may close a connection that waits: by a new one, then
                 self.closed.check()
-                answer = manager.request(method, address, **options)
+                answer = manager.request("GET", address, **options)
             said.update(answer.headers)
         return answer
 
