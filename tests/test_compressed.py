@@ -10,6 +10,7 @@ import lzma
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,26 @@ def test_read_ahead_holds_no_more_than_it_may() -> None:
     assert items == [item for row in sizes for item in row]
     assert most <= 50 + 3 * 300 + 2 * 10, "besides the room: one in its turn, what the readers have in hand, one here"
     assert most >= 50
+
+
+def test_what_is_needed_first_is_fetched_first() -> None:
+    """However long the first iterator takes to begin: until then nothing of the others takes a connection."""
+    begun: list[int] = []
+
+    def make(number: int) -> Iterator[Piece[int]]:
+        time.sleep(0 if number else 0.3)
+        for _ in range(3):
+            yield Piece(number, 1, functools.partial(begin, number))
+
+    def begin(number: int) -> Future[int]:
+        begun.append(number)
+        future: Future[int] = Future()
+        future.set_result(number)
+        return future
+
+    items = [item for item in read_ahead([functools.partial(make, i) for i in range(3)], 3) if item is not None]
+    assert items == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert begun[0] == 0
 
 
 def test_parquet_inside_gzip_is_refused(tmp_path: Path) -> None:

@@ -134,6 +134,17 @@ def test_iter_ids_over_a_network(server, expected, n_connections: int) -> None:
     assert [ids.tolist() for ids in iter_ids(NAME, connections=n_connections)] == here
 
 
+def test_what_is_cut_again_is_read_again(server, tmp_path) -> None:
+    """Repeats in parquet that come to more than was announced are read anew, also when all else was fetched."""
+    path = write_parquet(server.folder / "r.parquet", ["word and other " * 60_000] * 15, row_group_size=15)
+    here = [ids.tolist() for ids in iter_ids(path)]
+    assert len(here) > 5
+    assert [ids.tolist() for ids in iter_ids(f"{server.url}/files/r.parquet")] == here
+    prepare(path, tmp_path / "here", quiet=True)
+    prepare(f"{server.url}/files/r.parquet", tmp_path / "there", quiet=True)
+    assert outputs(tmp_path / "there") == outputs(tmp_path / "here")
+
+
 def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path) -> None:
     """The dataset moves on while a run is stopped: it goes on with the commit that it began with."""
     is_sent = threading.Event()

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Parquet, find_chunks, text_share
@@ -50,7 +50,8 @@ class Piece(NamedTuple, Generic[T]):
 class _Room:
     """What may wait in all readers together: `max_bytes`, and one item of the reader whose turn it is.
 
-    Those whose turn it is not share a half: else what comes last would take the place of what is needed next.
+    Those whose turn it is not share a half, and begin after the first: else what comes last would take the place, or a
+    connection, of what is needed next.
     """
 
     def __init__(self, max_bytes: float) -> None:
@@ -58,13 +59,7 @@ class _Room:
         self.max_bytes = max_bytes
         self.n_bytes = 0
         self.n_later_bytes = 0
-
-
-class _Item(NamedTuple, Generic[T]):
-    item: T | None
-    n_bytes: int
-    error: BaseException | None
-    future: Future[T] | None
+        self.is_begun = False
 
 
 class _Reader(Generic[T]):
@@ -73,7 +68,7 @@ class _Reader(Generic[T]):
     is_next = False
 
     def __init__(self, make: Callable[[], Iterator[Piece[T]]], depth: int, room: _Room, cancel: Cancel) -> None:
-        self._items: deque[_Item[T]] = deque()
+        self._items: deque[tuple[Future[T | None], int]] = deque()  # None is the end
         self._n_bytes = 0
         self._depth, self._room, self._cancel = depth, room, cancel
         self._is_asked = False
@@ -82,19 +77,17 @@ class _Reader(Generic[T]):
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
-            found = self._take()
-            if found is None:
+            future = self._take()
+            if future is None:
                 yield None
                 continue
-            if found.error is not None:
-                raise found.error
-            item = found.item if found.future is None else found.future.result()
+            item = future.result()
             if item is None:
                 return
-            del found  # it is not held here while the workers have it
+            del future  # it is not held here while the workers have it
             yield item
 
-    def _take(self) -> _Item[T] | None:
+    def _take(self) -> Future[T | None] | None:
         """Ask for the next item and wait for it; None where it did not come in time."""
         room = self._room
         with room.changed:
@@ -103,62 +96,61 @@ class _Reader(Generic[T]):
                 room.n_later_bytes -= self._n_bytes
             self._is_asked = True
             room.changed.notify_all()
-            if not room.changed.wait_for(self._is_ready, TICK_SECONDS):
+            if not room.changed.wait_for(lambda: self._items and self._items[0][0].done(), TICK_SECONDS):
                 return None
             self._is_asked = False
-            found = self._items.popleft()
-            self._n_bytes -= found.n_bytes
-            room.n_bytes -= found.n_bytes
+            future, n_bytes = self._items.popleft()
+            self._n_bytes -= n_bytes
+            room.n_bytes -= n_bytes
             room.changed.notify_all()
-        return found
-
-    def _is_ready(self) -> bool:
-        return bool(self._items) and (self._items[0].future is None or self._items[0].future.done())
+        return future
 
     def join(self) -> None:
         self._thread.join(JOIN_SECONDS)
-        for each in self._items:
-            if each.future:
-                each.future.cancel()
+        for future, _ in self._items:
+            future.cancel()
 
     def _run(self, make: Callable[[], Iterator[Piece[T]]]) -> None:
+        ended: Future[T | None] = Future()
         try:
             pieces = make()
             while self._wait(self._may_begin):
                 piece = next(pieces, None)
                 if piece is None:
-                    self._put(_Item(None, 0, None, None))
-                    return
-                self._put(_Item(piece.item, piece.n_bytes, None, None), piece.begin)
+                    ended.set_result(None)
+                    break
+                self._put(piece)
                 del piece
         except BaseException as error:
-            self._put(_Item(None, 0, error, None))
+            ended.set_exception(error)
+        self._put(Piece(None, 0, lambda: ended))
 
     def _may_begin(self) -> bool:
         return self._depth > 0 or (self._is_asked and not self._items)
 
-    def _put(self, item: _Item[T], begin: Callable[[], Future[T]] | None = None) -> None:
+    def _put(self, piece: Piece[Any]) -> None:
         room = self._room
 
         def has_room() -> bool:
             if self.is_next and not self._items:
                 return True
-            is_later_full = not self.is_next and room.n_later_bytes + item.n_bytes > room.max_bytes / 2
-            is_full = room.n_bytes + item.n_bytes > room.max_bytes
+            if not (self.is_next or room.is_begun):
+                return False
+            is_later_full = not self.is_next and room.n_later_bytes + piece.n_bytes > room.max_bytes / 2
+            is_full = room.n_bytes + piece.n_bytes > room.max_bytes
             return len(self._items) < self._depth and not is_full and not is_later_full
 
         with room.changed:
             if self._wait(has_room):
-                future = begin() if begin else None
-                self._items.append(item._replace(future=future))
-                self._n_bytes += item.n_bytes
-                room.n_bytes += item.n_bytes
-                room.n_later_bytes += 0 if self.is_next else item.n_bytes
-                room.changed.notify_all()
-                if future:
-                    future.add_done_callback(self._notify)
+                future = piece.begin() if piece.begin else _done(piece.item)
+                self._items.append((future, piece.n_bytes))
+                self._n_bytes += piece.n_bytes
+                room.n_bytes += piece.n_bytes
+                room.n_later_bytes += 0 if self.is_next else piece.n_bytes
+                room.is_begun = True
+                future.add_done_callback(self._notify)
 
-    def _notify(self, future: Future[T]) -> None:
+    def _notify(self, future: Future[Any]) -> None:
         with self._room.changed:
             self._room.changed.notify_all()
 
@@ -169,6 +161,12 @@ class _Reader(Generic[T]):
                 if self._room.changed.wait_for(condition, TICK_SECONDS):  # on Windows nothing ends a wait without end
                     return True
         return False
+
+
+def _done(item: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(item)
+    return future
 
 
 def read_ahead(
@@ -241,33 +239,22 @@ def iter_blocks(
     stop, fetcher = Cancel(cancel), sources[0].network.fetcher
     n_ahead, supply = count_ahead(sources, n_workers), supply or Supply(fetcher)
     is_fetching = any(map(_is_fetched, sources))
-    own: list[Any] = list(sources)
+    starts = [start] + [0] * len(sources)
     blocks = read_ahead(
-        [
-            functools.partial(_iter_pieces, replace(source, network=Network(fetcher, stop)), 0 if i else start)
-            for i, source in enumerate(own)
-        ],
+        [functools.partial(_iter_pieces, *pair, stop) for pair in zip(sources, starts, strict=False)],
         max(n_ahead, 1),
         FETCH_DEPTH if is_fetching else STREAM_DEPTH if n_ahead else 0,
         max(max_bytes, fetcher.ahead_bytes) if is_fetching else max_bytes,
         stop,
     )
     with contextlib.closing(blocks):
-        while True:
-            begun = time.monotonic()
-            block = next(blocks, _END)
+        begun = time.monotonic()
+        for block in blocks:
             supply.waited_seconds += time.monotonic() - begun
-            if isinstance(block, _End):
-                return
             yield block
             del block
-
-
-class _End:
-    """What comes after the last block."""
-
-
-_END = _End()
+            begun = time.monotonic()
+        supply.waited_seconds += time.monotonic() - begun
 
 
 class Link(NamedTuple):
@@ -298,14 +285,17 @@ def _is_fetched(source: Source) -> bool:
     return source.input.is_remote and isinstance(source, Parquet)
 
 
-def _iter_pieces(source: Source, start: int) -> Iterator[Piece[Block]]:
-    is_fetched = _is_fetched(source) and source.network.fetcher.is_streaming
-    for block in source.iter_blocks(start):
+def _iter_pieces(source: Source, start: int, stop: Cancel) -> Iterator[Piece[Block]]:
+    fetcher, given = source.network.fetcher, cast(Any, source)
+    is_fetched = _is_fetched(source) and fetcher.is_streaming
+    own: Source = replace(given, network=Network(fetcher, stop))
+    for block in own.iter_blocks(start):
+        block = replace(block, source=source)  # it may be cut anew when `stop` is set
         if is_fetched and block.data is None:
             yield _fetched(source, block)
         else:
             yield Piece(block, block.n_bytes if block.data is not None else 0)
-    check_unchanged(source)
+    check_unchanged(own)
 
 
 def _fetched(source: Source, block: Block) -> Piece[Block]:

@@ -291,31 +291,29 @@ def _glob_regex(pattern: str) -> str:
     )
 
 
-def _find_filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URL, and the path in it."""
+@contextlib.contextmanager
+def _filesystem(url: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of fsspec for a URL, and the path in it.
+
+    What no waiting mends becomes an `InputError`, and what the packages raise of their own an `OSError`.
+    """
     scheme = url.partition("://")[0].lower()
     try:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,unused-ignore]
 
-        fs, path = url_to_fs(url)
+        found = url_to_fs(url)
     except ImportError:
         package = f"fsspec {_PACKAGES.get(scheme, '')}".strip()
         raise InputError(f"{shown(url)}: {scheme}:// needs a package", f"pip install {package}") from None
     except ValueError as error:
         raise InputError(f"{shown(url)}: {error}", "hf://, https://, s3://, gs:// or what fsspec knows") from None
-    return fs, path
-
-
-@contextlib.contextmanager
-def _fsspec_errors(url: str) -> Iterator[None]:
-    """Turn what no waiting mends into an `InputError`, and what the packages raise of their own into an `OSError`."""
     try:
-        yield
+        yield found
     except FileNotFoundError:
         raise _nothing_there(url) from None
     except PermissionError:
         raise InputError(f"{shown(url)}: access denied", "log in with the storage's own tool") from None
-    except OSError:
+    except (OSError, InputError):
         raise
     except Exception as error:
         raise ConnectionError(0, f"{type(error).__name__}: {error}") from None
@@ -323,20 +321,16 @@ def _fsspec_errors(url: str) -> Iterator[None]:
 
 def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
     """Return a range of a file that fsspec reads."""
-    fs, path = _find_filesystem(file.url)
-    with _fsspec_errors(file.url):
+    with _filesystem(file.url) as (fs, path):
         data = bytes(fs.cat_file(path, start=start, end=stop))
-    if len(data) != stop - start:
-        raise InputError(f"{shown(file.url)}: ends at byte {start + len(data):,}", CHANGED)
-    return data
+        if len(data) != stop - start:
+            raise InputError(f"{shown(file.url)}: ends at byte {start + len(data):,}", CHANGED)
+        return data
 
 
 def _list_fsspec(url: str) -> list[RemoteFile]:
-    fs, path = _find_filesystem(url)
-    url = url.rstrip("/")
-    root = url.removesuffix(path)  # with the host that some schemes have before the path
     try:
-        with _fsspec_errors(url):
+        with _filesystem(url) as (fs, path):
             fs.invalidate_cache()
             if re.search(r"[*?\[]", path):
                 found = fs.glob(path, detail=True)
@@ -346,6 +340,7 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
                 found = {path: fs.info(path)}
     except OSError as error:
         raise RemoteError(f"{shown(url)}: {error.strerror or error}", "check the network and the login") from None
+    root = url.rstrip("/").removesuffix(path)  # with the host that some schemes have before the path
     files = {name: info for name, info in found.items() if info["type"] == "file"}
     if not files:
         raise _nothing_there(url)
