@@ -56,7 +56,7 @@ def write_parquet(path: Path, documents: Sequence[str], row_group_size: int = 10
     table = pa.table(
         {"id": ids, "text": pa.array(documents, options.pop("type", pa.string())), "score": [0.5] * len(ids)}
     )
-    pq.write_table(table, path, row_group_size=row_group_size, compression="zstd", **options)
+    pq.write_table(table, path, row_group_size=row_group_size, **({"compression": "zstd"} | options))
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -203,3 +204,65 @@ def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None
     done = subprocess.run([*command, "500000"], **options)
     assert done.returncode == 0, done.stderr  # it may begin anew at the start of the block in which it ended
     assert "train.bin: 500,000 tokens" in done.stdout
+
+
+MAX_TOKENS = 4_000_000
+
+
+@pytest.fixture(scope="module", params=[2, 20], ids=lambda mb: f"row groups of {mb} MB")
+def large(request, tmp_path_factory) -> tuple[Path, dict[str, bytes]]:
+    """A dataset of 100 MB of text on the Hub, in row groups of so many, and what a local run makes of its start.
+
+    Those of 20 MB are decoded batch by batch, as those of 200 MB are.
+    """
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "o" / "n" / "data").mkdir(parents=True)
+    rng = random.Random(8)
+    words = [rng.randbytes(rng.randint(1, 4)).hex() for _ in range(50_000)]
+    docs = [" ".join(rng.choices(words, k=660)) for _ in range(5000)] * 5
+    assert 95e6 < sum(map(len, docs)) < 105e6
+    options = {"compression": "none", "use_dictionary": False}
+    write_parquet(folder / "o" / "n" / "data" / "0.parquet", docs, request.param * len(docs) // 100, **options)
+    prepare(folder / "o" / "n" / "data", folder / "out", max_tokens=MAX_TOKENS, quiet=True)
+    return folder, outputs(folder / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_connections", [16, 64])
+@pytest.mark.parametrize("slower", ["client", "server"])
+def test_memory_stays_in_the_plan(large, clean_env, tmp_path, n_connections: int, slower: str) -> None:
+    """Whichever is slower, the run takes no more than its plan says, however many connections were asked for."""
+    folder, expected = large
+    with HubServer(folder) as server:
+        server.rate = 1e6 if slower == "server" else None
+        command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--memory", "300MB"]
+        command += ["--workers", "1", "--engine", "tiktoken", "--connections", str(n_connections)]
+        command += ["--max-tokens", str(MAX_TOKENS)]
+        env = clean_env | {"HF_ENDPOINT": server.url}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    memory = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]
+    plan = re.findall(r"about (\d+) MB; (\d+) connections, up to (\d+) MB fetched ahead", done.stdout)
+    worker_mb, n_planned, ahead_mb = map(int, plan[0])
+    assert 16 <= n_planned <= n_connections
+    assert memory["peak_bytes"] < 1.05e6 * (worker_mb + ahead_mb) < memory["budget_bytes"]
+    assert outputs(tmp_path / "out") == expected
+
+
+def test_small_row_groups_keep_the_limit_of_requests(clean_env, tmp_path) -> None:
+    """A file of 1,000 row groups, where the Hub allows 1,000 requests in five minutes: it refuses none of them."""
+    folder = tmp_path / "hub" / "o" / "n" / "data"
+    folder.mkdir(parents=True)
+    docs = [f"Document {i} is {'rather ' * (i % 50)}short." for i in range(20_000)]
+    path = write_parquet(folder / "0.parquet", docs, row_group_size=20)
+    assert pq.read_metadata(path).num_row_groups == 1000
+    prepare(path, tmp_path / "expected", quiet=True)
+    with HubServer(tmp_path / "hub") as server:
+        server.limit, server.limit_seconds = 1000, 300.0
+        command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out"]
+        env = clean_env | {"HF_ENDPOINT": server.url}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert not [request for request in server.log if request.status == 429]
+        assert len(server.log) < 100
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
