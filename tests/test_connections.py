@@ -116,7 +116,7 @@ def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None)
     timer.join()
     assert read(server, 0, 10) == DATA[:10]
     assert any(thread.name.startswith("fetch") for thread in threading.enumerate())
-    fetcher.__exit__()
+    fetcher.close()
     while any(thread.name.startswith("fetch") for thread in threading.enumerate()):
         assert time.monotonic() - start < 5
         time.sleep(0.05)

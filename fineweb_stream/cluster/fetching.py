@@ -18,7 +18,7 @@ class FetcherPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
 
     def teardown(self, worker: Any) -> None:
         """Close all connections."""
-        self.fetcher.__exit__()
+        self.fetcher.close()
 
 
 def network_here(name: str, n_connections: int) -> Network:

@@ -86,6 +86,9 @@ class Fetcher:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """End all that is under way, and close all connections."""
         self.closed.set()
         for _ in range(self._n_threads):

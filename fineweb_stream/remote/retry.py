@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from urllib3 import BaseHTTPResponse, HTTPHeaderDict, Retry
-from urllib3.exceptions import HTTPError, LocationParseError, LocationValueError, TimeoutError
+from urllib3.exceptions import HTTPError, TimeoutError
 
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RemoteError
@@ -151,7 +151,7 @@ class Patience:
                 if answer.status not in _PASSING and not is_stale:
                     raise _refusal(url, answer) from None
                 reason, retry_after = f"HTTP {answer.status}", _retry_after(answer)
-            except (LocationParseError, LocationValueError, ValueError):
+            except ValueError:  # urllib3's for addresses are such
                 raise InputError(f"{shown(url)}: not an address that can be read", "check it") from None
             except (HTTPError, OSError) as error:
                 reason = _reason(url, error)
