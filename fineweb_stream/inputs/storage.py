@@ -6,11 +6,10 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, cast
 
 from ..remote.hub import check_remote
-from ..remote.network import Network, RemoteFile, RemoteReader
+from ..remote.network import CHANGED, Network, RemoteFile, RemoteReader
 from ..support.errors import InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
@@ -65,9 +64,7 @@ class InputFile:
     def __enter__(self) -> InputFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self.input.is_stdin:
             self._file.close()
 
@@ -279,7 +276,4 @@ def place_hash(input: Input, offset: int, n_bytes: int) -> str:
 
 
 def _shorter(input: Input, n_bytes: int) -> InputError:
-    return InputError(
-        f"{input.shown}: ends at byte {n_bytes:,}, before what was there at the start",
-        "it changed while it was read: once it is complete, start over with --overwrite",
-    )
+    return InputError(f"{input.shown}: ends at byte {n_bytes:,}, before what was there at the start", CHANGED)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from ..support.errors import InputError, RemoteError
-from ..support.redact import shown
+from ..support.redact import is_web, shown
 from .network import CHANGED, Network, RemoteFile
 
 if TYPE_CHECKING:
@@ -97,11 +97,6 @@ def check_remote(file: RemoteFile, network: Network) -> None:
         (now,) = list_remote(file.url, network)
         if (now.size, now.version) != (file.size, file.version):
             raise InputError(f"{shown(file.url)}: changed (it had {file.size:,} bytes, now {now.size:,})", CHANGED)
-
-
-def is_web(url: str) -> bool:
-    """Tell whether a URL is read by HTTP itself."""
-    return url.lower().startswith(("http://", "https://"))
 
 
 def _get_json(url: str, kind: type, patience: Patience) -> tuple[Any, str]:

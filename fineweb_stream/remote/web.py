@@ -23,9 +23,9 @@ from urllib3.connection import HTTPConnection
 
 from ..support.cancel import Cancel
 from ..support.errors import InputError
-from ..support.redact import shown
+from ..support.redact import is_web, shown
 from ..support.version import __version__
-from .hub import address_of, etag_of, is_hub, is_web, read_fsspec, token_header
+from .hub import address_of, etag_of, is_hub, read_fsspec, token_header
 from .network import CHANGED, RemoteFile, Timeouts
 from .retry import Pacing, Patience, Refused
 

@@ -36,14 +36,14 @@ def kept(name: str) -> str:
     """
     if "://" not in name:
         return name
-    if not _is_web(name):
+    if not is_web(name):
         return re.sub(r"^([^:]+://[^/@:]*:)(?:[^/]*@|(?=\D).*@)", r"\1...@", _hide_parameters(name))
     query = name.partition("#")[0].partition("?")[2]
     return _without_secrets(name) + ("?" + "&".join(map(_kept_parameter, query.split("&"))) if query else "")
 
 
 def _without_secrets(url: str) -> str:
-    if _is_web(url):
+    if is_web(url):
         return re.split("[?#]", _LOGIN.sub(r"\1", url))[0]
     return _LOGIN.sub(r"\1", _hide_parameters(url))
 
@@ -62,5 +62,6 @@ def _hide_parameters(name: str) -> str:
     return re.sub(r"(?<=[?&;])([\w-]+)=[^&;#]*", lambda m: f"{m[1]}=..." if _SECRET.fullmatch(m[1]) else m[0], name)
 
 
-def _is_web(name: str) -> bool:
-    return name.lower().startswith(("http://", "https://"))  # elsewhere ? is a wildcard
+def is_web(url: str) -> bool:
+    """Tell whether a URL is read by HTTP itself; elsewhere ? is a wildcard."""
+    return url.lower().startswith(("http://", "https://"))
