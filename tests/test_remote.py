@@ -629,6 +629,20 @@ def test_token(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pl
         assert hub.log[-1].token == TOKEN
 
 
+def test_token_stays_at_the_hub_while_listing(hub: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token does not go to where the Hub says that a listing goes on, if that is another server."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with HubServer(folder) as other:
+        other.commit("owner/name")
+        tree = f"{other.url}/api/datasets/owner/name/tree/main"
+        hub.faults = lambda request: (
+            Fault(headers={"Link": f'<{tree}>; rel="next"'}) if "/tree/" in request.path else None
+        )
+        assert list_remote(f"{NAME}/data")
+        assert [request.token for request in other.log] == [None]
+        assert {request.token for request in hub.log} == {TOKEN}
+
+
 def test_token_is_never_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """No error has the token, not even when the server repeats it or it is malformed."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
