@@ -47,6 +47,7 @@ def watch(event, args):
             peak = max(peak, sum(entry.stat().st_size for entry in os.scandir(folder)))
 
 sys.addaudithook(watch)
+os._exit = sys.exit  # else the process ends before the report is written
 try:
     runpy.run_path(sys.argv[0], run_name="__main__")
 finally:
