@@ -160,7 +160,7 @@ def test_pause_and_leave() -> None:
 
 @pytest.mark.parametrize("is_failing", [False, True])
 def test_a_call_that_nothing_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, is_failing: bool) -> None:
-    """The end of a run does not wait for an engine's long call, and the program knows that it goes on."""
+    """The end of a run does not wait for an engine's long call, which goes on."""
     monkeypatch.setattr(schedule, "LEAVE_SECONDS", 0.01)
     has_begun, may_end = threading.Event(), threading.Event()
 
