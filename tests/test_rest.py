@@ -162,3 +162,14 @@ def test_documents_go_on_into_the_rest(layout: str, corpus_path: Path, tmp_path:
     found, expected = open_documents(tmp_path / "out"), open_documents(tmp_path / "expected")
     assert len(found) == len(expected)
     assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
+
+
+def test_a_run_with_a_rest_goes_on_after_stops(layout: str, corpus_path: Path, tmp_path: Path) -> None:
+    """Stopped while --max-tokens adds to it, it knows its shards, and keeps the rest until that is replaced."""
+    options = OPTIONS | {"layout": layout}
+    prepare_in_blocks(600, corpus_path, tmp_path / "out", max_tokens=8003, **options)
+    rest = made(tmp_path / "out")[LAYOUTS[layout].rest_name]
+    while not prepare_some(corpus_path, tmp_path / "out", 4, block_bytes=600, max_tokens=16_003, **options):
+        assert made(tmp_path / "out")[LAYOUTS[layout].rest_name] == rest
+    prepare_in_blocks(600, corpus_path, tmp_path / "expected", max_tokens=16_003, **options)
+    assert made(tmp_path / "out") == made(tmp_path / "expected")
