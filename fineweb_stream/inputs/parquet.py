@@ -21,7 +21,7 @@ from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from ..support.ranged import RangedFile
 from ..support.units import format_size
 from .blocks import BLOCK_BYTES, Batch, Block, batch_of
-from .column import NoTextError, choose_column, read_column, repeated_bytes, take_column, take_text
+from .column import NoTextError, choose_column, find_field, read_column, repeated_bytes, take_column, take_text
 from .parquet_pages import DICTIONARY, PLAIN, Pages, decoded_bytes, measure
 from .storage import SAMPLE_BYTES, open_file
 
@@ -211,15 +211,20 @@ def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
 def _read_groups(file: BinaryIO, chunks: Chunks, name: str, pages: Sequence[Pages], max_bytes: float) -> pa.Table:
     """Read a column of row groups; `GrownError` where it comes to more than `max_bytes`, before it takes the memory.
 
-    Of a dictionary's places it is counted what they stand for. By another encoding that repeats, few rows are decoded
-    at a time.
+    Of a dictionary's places it is counted what they stand for, unless most stand for a value of their own: so it is
+    where a writer made the dictionary, while a column of categories may have more of them than it uses. By another
+    encoding that repeats, few rows are decoded at a time.
     """
     import pyarrow as pa
 
-    if sum(each.n_bytes for each in pages) > max_bytes:
+    n_bytes = sum(each.n_bytes for each in pages)
+    if n_bytes > max_bytes:
         raise GrownError
     encodings = set[int]().union(*(each.encodings for each in pages)) if max_bytes < math.inf else set[int]()
-    is_counted = not encodings <= PLAIN
+    fields = find_field(chunks.metadata.schema.to_arrow_schema(), name)
+    is_category = not fields or pa.types.is_dictionary(fields[-1].type)
+    is_bounded = not is_category and n_bytes + sum(each.repeats for each in pages) <= max_bytes
+    is_counted = not encodings <= (PLAIN | DICTIONARY if is_bounded else PLAIN)
     if not is_counted or ("." not in name and encodings <= PLAIN | DICTIONARY):  # Arrow's structs have no dictionaries
         parquet = _open(file, chunks.metadata, dictionary=name if is_counted else None)
         table = parquet.read_row_groups(chunks.groups, [name], use_threads=False)

@@ -42,11 +42,15 @@ _NO_PAGE = Page(0, 0, 0)
 
 
 class Pages(NamedTuple):
-    """A column chunk's pages: all, and the largest (bytes, decompressed), and how the values in them are encoded."""
+    """A column chunk's pages: all, and the largest (bytes, decompressed), and how the values in them are encoded.
+
+    `repeats` is the most that a dictionary's values may come to beside itself (bytes), if each is used that it has.
+    """
 
     n_bytes: int
     largest: int
     encodings: set[int]
+    repeats: int = 0
 
 
 def iter_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
@@ -65,7 +69,10 @@ def measure(file: BinaryIO, chunk: pq.ColumnChunkMetaData, n_pages: int | None =
     encodings = {page.encoding for page in data}
     if sum(page.n_values for page in data) < chunk.num_values:
         encodings.add(_UNKNOWN)
-    return Pages(sum(page.n_bytes for page in pages), max((page.n_bytes for page in pages), default=0), encodings)
+    dictionary = next((page for page in pages if page.is_dictionary), _NO_PAGE)
+    n_repeats = sum(page.n_values for page in data if page.encoding in DICTIONARY) - dictionary.n_values
+    sizes = [page.n_bytes for page in pages]
+    return Pages(sum(sizes), max(sizes, default=0), encodings, max(n_repeats, 0) * dictionary.n_bytes)
 
 
 def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
