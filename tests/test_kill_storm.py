@@ -99,7 +99,7 @@ class Folder:
             assert position >= self._position, f"work done twice: from {self._position} back to {position}"
             self._position = position
         else:
-            assert not self._position, "the record is gone"
+            assert not any(self._position), "the record is gone"  # of nothing none is kept
 
     def check_done(self) -> None:
         """The bytes, the records and the files of a run that nobody disturbed (C5, C8), and nothing else."""

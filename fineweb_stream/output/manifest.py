@@ -281,8 +281,9 @@ def read_record(folder: Path) -> Record | None:
     file; `DiskError` for one out of reach.
     """
     path = folder / RECORD_NAME
+    data = _read(path)
     begun = _read_manifest(path)  # of a finished run, too: one that is no manifest is somebody's
-    if (data := _read(path)) is None:
+    if data is None:
         return begun  # stopped between the two
     with _named(path):
         content = _parse(data)
