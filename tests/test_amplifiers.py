@@ -7,6 +7,7 @@ the run itself has on record.
 from __future__ import annotations
 
 import json
+import lzma
 import random
 import subprocess
 import sys
@@ -90,12 +91,111 @@ def write_late_long_rows(folder: Path) -> list[str]:
     return [str(write_rows(folder / "c.parquet", rows, **options))]
 
 
+def write_lines(path: Path, *lines: str) -> list[str]:
+    """Lines of JSON, with short ones around them."""
+    short = ['{"text": "a few words"}'] * 50
+    path.write_text("\n".join([*short, *lines, *short, ""]), encoding="utf-8")
+    return [str(path)]
+
+
+def write_list(folder: Path) -> list[str]:
+    """A line with a few words and millions of empty lists."""
+    return write_lines(folder / "c.jsonl", '{"text": "a few words", "x": [%s0]}' % ("[]," * 6_000_000))
+
+
+def write_lists(folder: Path) -> list[str]:
+    """Many such lines, each about as long as a block."""
+    return write_lines(folder / "c.jsonl", *['{"text": "a few words", "x": [%s0]}' % ("[]," * 500_000)] * 20)
+
+
+def write_objects(folder: Path) -> list[str]:
+    """A line of objects, with its text twice: what only the exact parser may decide."""
+    return write_lines(folder / "c.jsonl", '{"text": "a", "x": [%s0], "text": "b"}' % ('{"a":0},' * 1_000_000))
+
+
+def write_floats(folder: Path) -> list[str]:
+    """An embedding as long as a book."""
+    return write_lines(folder / "c.jsonl", '{"text": "a", "x": [%s0], "text": "b"}' % ("0.5," * 4_000_000))
+
+
+EMOJI = LONG * 24 + "\U0001f600"
+
+
+def write_emoji(folder: Path) -> list[str]:
+    """A long text of one byte a character, but for one: as `str` each of them takes four."""
+    return write_lines(folder / "c.jsonl", *[json.dumps({"text": EMOJI}, ensure_ascii=False)] * 3)
+
+
+def write_escaped_emoji(folder: Path) -> list[str]:
+    """The same in ASCII, as `json.dumps` writes it."""
+    return write_lines(folder / "c.jsonl", *[json.dumps({"text": EMOJI})] * 3)
+
+
+def write_separated(folder: Path, document: bytes) -> list[str]:
+    """Three such documents in a text file."""
+    (folder / "c.txt").write_bytes(b"<|>".join([document] * 3))
+    return [str(folder / "c.txt"), "--separator", "<|>", "--errors", "replace"]
+
+
+def write_bad_bytes(folder: Path) -> list[str]:
+    """An emoji and a byte that is no UTF-8."""
+    return write_separated(folder, EMOJI.encode() + b"\xff")
+
+
+def write_spaces(folder: Path) -> list[str]:
+    """Whitespace first, so that it is looked for text."""
+    return write_separated(folder, b" " * 10_000 + EMOJI.encode())
+
+
+def write_bad_rows(folder: Path) -> list[str]:
+    """The same in a column of bytes."""
+    options = {"use_dictionary": False, "write_batch_size": 1}
+    path = write_rows(folder / "c.parquet", [LONG.encode() * 12 + b"\xf0\x9f\x98\x80 \xff"] * 3, **options)
+    return [str(path), "--errors", "replace"]
+
+
+def write_packed(folder: Path, pack: Callable[[Path], Any], suffix: str) -> list[str]:
+    """Two files that refer as far back as they may: what they hold is still short of that."""
+    paths = [folder / f"{i}.txt{suffix}" for i in range(2)]
+    for path in paths:
+        with pack(path) as file:
+            for _ in range(200):
+                file.write(b"word and other\n" * 66_000)
+    return list(map(str, paths))
+
+
+def write_xz(folder: Path) -> list[str]:
+    """A dictionary of 192 MiB, which all is read back from."""
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 192 << 20}]
+    return write_packed(folder, lambda path: lzma.open(path, "wb", filters=filters), ".xz")
+
+
+def write_zstd(folder: Path) -> list[str]:
+    """What `zstd --long=27` makes."""
+    zstandard = pytest.importorskip("zstandard")
+    parameters = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
+    return write_packed(
+        folder, lambda path: zstandard.open(path, "wb", zstandard.ZstdCompressor(compression_params=parameters)), ".zst"
+    )
+
+
 AMPLIFIERS: dict[str, Callable[[Path], list[str]]] = {
     "prefixes": write_prefixes,
     "few values": write_few_values,
     "skewed": write_skewed,
     "unused": write_unused,
     "late long rows": write_late_long_rows,
+    "list": write_list,
+    "lists": write_lists,
+    "objects": write_objects,
+    "floats": write_floats,
+    "emoji": write_emoji,
+    "escaped emoji": write_escaped_emoji,
+    "bad bytes": write_bad_bytes,
+    "spaces": write_spaces,
+    "bad rows": write_bad_rows,
+    "xz": write_xz,
+    "zstd": write_zstd,
 }
 
 
@@ -139,7 +239,7 @@ def test_within_the_budget_or_named(tmp_path: Path, amplifier: str, budget_mb: i
     """A real run keeps its budget at every moment; else it leaves at once with the file, the place and what to type."""
     arguments = AMPLIFIERS[amplifier](tmp_path)
     ran = run_watched(
-        tmp_path, *arguments, "--memory", f"{budget_mb}MB", "--max-tokens", "600000", "--val-tokens", "5000"
+        tmp_path, *arguments, "--memory", f"{budget_mb}MB", "--max-tokens", "600000", "--val-tokens", "20"
     )
     assert ran.peak_bytes < budget_mb * MB, ran
     assert "Traceback" not in ran.said

@@ -18,6 +18,9 @@ from ..tokenizer.ids import Ends
 BLOCK_BYTES = 1 << 20
 """About how much text a block holds. Fixed: one document is the least, whatever its length."""
 
+TEXT_COST = 5
+"""How many bytes a byte of text takes at most while it is read and encoded."""
+
 
 class Batch(NamedTuple):
     """What a block holds: one buffer of UTF-8 and where each document ends in it (int64), so no object for each.

@@ -9,7 +9,9 @@ import numpy as np
 
 from ..support.errors import RecordError
 from ..support.model import Change, Changes, ReadOptions
+from ..tokenizer.batch import join_bytes
 from .blocks import Batch, batch_of
+from .decoding import repair
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +150,7 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: Rea
     """Read row by row as `options` says."""
     import pyarrow as pa
 
-    texts: list[str] = []
+    texts: list[bytes] = []
     changes = Changes()
     for i, data in enumerate(array.cast(pa.large_binary()).to_pylist()):
         if data is None:
@@ -158,11 +160,10 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: Rea
             changes.append(Change(i, None, "skipped", message))
             continue
         try:
-            texts.append(data.decode())
-        except UnicodeDecodeError as error:
-            if options.errors == "strict":
-                bad = f"invalid UTF-8 (0x{data[error.start]:02x})"
-                raise RecordError(i, None, bad, "--errors replace or --errors ignore") from None
-            texts.append(data.decode("utf-8", options.errors))
+            text, found = repair(data, options.errors, 0, i)
+        except RecordError as error:
+            raise RecordError(i, None, error.message, "--errors replace or --errors ignore") from None
+        texts.append(text)
+        if found:
             changes.append(Change(i, None, "replaced" if options.errors == "replace" else "left out", "invalid UTF-8"))
-    return batch_of(texts, n_bytes, len(array), changes)
+    return Batch(*join_bytes(texts), n_bytes, len(array), changes)

@@ -1,8 +1,9 @@
-"""Is it UTF-8? And bytes -> str, with every byte that is none named."""
+"""Is it UTF-8? And what to do about bytes that are none: each is named."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from ..support.errors import RecordError
 from ..support.model import Change, Changes
 
 BOM = b"\xef\xbb\xbf"
+_PIECE_BYTES = 1 << 20
+_ASCII = re.compile(rb"[\x00-\x7f]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
 
 
@@ -31,34 +35,64 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def decode(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[str, Changes]:
-    """Decode UTF-8 that stands at `byte` of a file; return the text and what was replaced or left out.
+def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes, Changes]:
+    """Return data that stand at `byte` of a file as UTF-8, and what was replaced or left out.
 
-    >>> text, changes = decode(b"caf\\xe9", "replace", byte=100)
-    >>> text, list(changes)
+    >>> data, changes = repair(b"caf\\xe9", "replace", byte=100)
+    >>> data.decode(), list(changes)
     ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte of invalid UTF-8: e9', n=1)])
+
+    As `bytes.decode` does, piece by piece: in a `str` a single character may make four bytes of each.
 
     Raises `RecordError` for such bytes when `errors` is "strict".
     """
-    try:
-        return data.decode("utf-8"), Changes()
-    except UnicodeDecodeError as error:
-        if errors == "strict":
-            raise RecordError(
-                record,
-                byte + error.start,
-                f"invalid UTF-8 (0x{data[error.start]:02x})",
-                "--errors replace puts U+FFFD in its place, --errors ignore leaves it out;"
-                " a file in another encoding: iconv -f latin1 -t utf-8 OLD > NEW",
-            ) from None
-    kind = "replaced" if errors == "replace" else "left out"
     changes = Changes()
+    if is_utf8(data):
+        return data, changes
+    kind = "replaced" if errors == "replace" else "left out"
+    parts: list[bytes] = []
+    start = 0
+    while start < len(data):
+        found = _ASCII.search(data, start + _PIECE_BYTES)  # no character and no row of bad bytes goes on behind one
+        piece = data[start : found.end() if found else None]
+        for at, bad in _bad_bytes(piece):
+            if errors == "strict":
+                raise _not_utf8(record, byte + start + at, bad)
+            plural = "s" if len(bad) > 1 else ""
+            detail = f"{len(bad)} byte{plural} of invalid UTF-8: {bad[:8].hex(' ')}"
+            changes.append(Change(record, byte + start + at, kind, detail))
+        parts.append(piece.decode("utf-8", errors).encode())
+        start += len(piece)
+    return b"".join(parts), changes
+
+
+def _bad_bytes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each row of bytes that are no UTF-8, and where it begins."""
     escaped = data.decode("utf-8", "surrogateescape")
-    position, at = byte, 0
+    position = at = 0
     for match in _ESCAPED_BYTES.finditer(escaped):
         position += len(escaped[at : match.start()].encode("utf-8", "surrogateescape"))
         at = match.start()
-        bad = match.group().encode("utf-8", "surrogateescape")
-        plural = "s" if len(bad) > 1 else ""
-        changes.append(Change(record, position, kind, f"{len(bad)} byte{plural} of invalid UTF-8: {bad[:8].hex(' ')}"))
-    return data.decode("utf-8", errors), changes
+        yield position, match.group().encode("utf-8", "surrogateescape")
+
+
+def _not_utf8(record: int, byte: int, bad: bytes) -> RecordError:
+    return RecordError(
+        record,
+        byte,
+        f"invalid UTF-8 (0x{bad[0]:02x})",
+        "--errors replace puts U+FFFD in its place, --errors ignore leaves it out;"
+        " a file in another encoding: iconv -f latin1 -t utf-8 OLD > NEW",
+    )
+
+
+def char_bytes(data: bytes) -> int:
+    """Return how many bytes each character of JSON's texts takes as `str`, at most: 1, 2 or 4, by the widest.
+
+    >>> char_bytes(b"plain"), char_bytes("na\xefve \u2019".encode()), char_bytes(b'"\\\\ud83d\\\\ude00"')
+    (1, 2, 4)
+    """
+    largest = int(np.frombuffer(data, np.uint8).max(initial=0))
+    if largest >= 0xF0 or _ESCAPED_SURROGATE.search(data):
+        return 4
+    return 2 if largest >= 0xC4 or b"\\u" in data else 1

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..remote.network import Network
-from ..support.errors import RecordError
+from ..support.errors import RecordError, TooLargeError
 from ..support.model import Change, Changes, Input, ReadOptions, name_hint
+from ..support.units import format_size
+from ..tokenizer.batch import encode_text, join_bytes
 from .arrow_lines import read_plain_lines
-from .blocks import BLOCK_BYTES, Batch, Block, batch_of
-from .decoding import BOM, decode
+from .blocks import BLOCK_BYTES, TEXT_COST, Batch, Block
+from .decoding import BOM, char_bytes, repair
 from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
+
+_LONG_LINE_BYTES = 1 << 16
+_VALUE_BYTES = 80
+"""What a value beside the text takes as an object, at most, for each of the signs that it is written with."""
+
+_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
+_alone = threading.Lock()
+"""Whoever parses a line that takes much memory has it."""
 
 MAX_NAMED = 30
 """How many fields of a line an error names: a line may have thousands."""
@@ -82,7 +94,7 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
 
 def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Batch:
     """Parse line by line: the word on what is right, and where anything else is."""
-    texts: list[str] = []
+    texts: list[bytes] = []
     changes = Changes()
     lines = data.split(b"\n")
     if not lines[-1]:
@@ -92,15 +104,63 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
     for i, line in enumerate(lines):
         if line and not line.isspace():
             try:
-                text, replaced = _read_line(parse, line, byte, i, options)
-                texts.append(text)
+                with _room_for(line, byte, i, options.max_document_bytes):
+                    text, replaced = _read_line(parse, line, byte, i, options)
+                    texts.append(encode_text(text))
+                    del text
                 changes.extend(replaced)
             except RecordError as error:
                 if not options.skip_bad:
                     raise
                 changes.append(Change(i, byte, "skipped", error.message))
         byte += len(line) + 1
-    return batch_of(texts, n_bytes, len(lines), changes)
+    return Batch(*join_bytes(texts), n_bytes, len(lines), changes)
+
+
+@contextlib.contextmanager
+def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> Iterator[None]:
+    """Let a line that becomes much be the only one for a while; `TooLargeError` where it becomes too much."""
+    if max_bytes is None or len(line) <= _LONG_LINE_BYTES:
+        yield
+        return
+    n_bytes = _text_bytes_of(line, _count(line, 0, len(line)))
+    if n_bytes > max_bytes:  # what looks like values may be in its text
+        n_bytes = _text_bytes_of(line, count_values(line))
+    if n_bytes > max_bytes:
+        raise TooLargeError(
+            record,
+            byte,
+            f"a line of {format_size(len(line))} that takes as much memory as {format_size(n_bytes)} of text,"
+            f" but the memory budget has room for {format_size(max_bytes)}",
+            "give it more with --memory, or skip such lines with --skip-bad",
+        )
+    with _alone if n_bytes > 2 * BLOCK_BYTES else contextlib.nullcontext():
+        yield
+
+
+def _text_bytes_of(line: bytes, n_values: int) -> int:
+    """Return how much plain text takes the memory that a line does while it is an object (bytes)."""
+    wider = 2 * (char_bytes(line) - 1) * len(line)  # as itself, and as its text
+    return len(line) + (wider + n_values * _VALUE_BYTES) // TEXT_COST
+
+
+def count_values(line: bytes) -> int:
+    """Count what may become an object of its own: all that a bracket, a comma or a colon outside of texts stands for.
+
+    >>> count_values(b'{"text": "one, two [3] \\\\", {}", "ids": [1, 2, 3]}')
+    7
+    """
+    n = start = 0
+    is_text = False
+    for match in _QUOTE.finditer(line):
+        if line[match.start()] == ord('"'):
+            n += 0 if is_text else _count(line, start, match.start())
+            is_text, start = not is_text, match.end()
+    return n if is_text else n + _count(line, start, len(line))
+
+
+def _count(line: bytes, start: int, stop: int) -> int:
+    return sum(line.count(sign, start, stop) for sign in b"[{,:")
 
 
 def _read_line(
@@ -113,8 +173,8 @@ def _read_line(
             return text, Changes()
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         pass  # the slow way finds out whether it is wrong, and how
-    decoded, changes = decode(line, options.errors, byte, record)
-    value = _parse_exactly(decoded, byte, record)
+    repaired, changes = repair(line, options.errors, byte, record)
+    value = _parse_exactly(repaired.decode(), byte, record)
     try:
         text = find_text(value, names)
     except TypeError:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from ..remote.network import Network
 from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_bytes
-from .blocks import BLOCK_BYTES, Batch, Block, batch_of
-from .decoding import BOM, decode, is_utf8
+from .blocks import BLOCK_BYTES, Batch, Block
+from .decoding import BOM, is_utf8, repair
 from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
@@ -48,21 +48,15 @@ class SeparatedText:
         if block.start == 0 and data.startswith(BOM):
             data, offset = data[len(BOM) :], len(BOM)
         documents = list(split(data, self.options.separator))
-        if not (is_utf8(data) and is_utf8(self.options.separator)):
-            return self._decode_each(documents, offset, len(data))
-        texts = [document for _, document in documents]
-        if b"\r" in data:
-            texts = [text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for text in texts]
-        return Batch(*join_bytes(texts), len(data), len(texts), Changes())
-
-    def _decode_each(self, documents: list[tuple[int, bytes]], offset: int, n_bytes: int) -> Batch:
-        texts: list[str] = []
+        texts: list[bytes] = []
         changes = Changes()
-        for start, document in documents:
-            text, replaced = decode(document, self.options.errors, offset + start, len(texts))
-            texts.append(text.replace("\r\n", "\n").replace("\r", "\n"))
-            changes.extend(replaced)
-        return batch_of(texts, n_bytes, len(texts), changes)
+        is_valid = is_utf8(data) and is_utf8(self.options.separator)
+        for start, text in documents:
+            if not is_valid:
+                text, replaced = repair(text, self.options.errors, offset + start, len(texts))
+                changes.extend(replaced)
+            texts.append(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text)
+        return Batch(*join_bytes(texts), len(data), len(texts), changes)
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -14,7 +14,7 @@ from ..support.errors import InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
 from .blocks import Block, Source
-from .codecs import CompressedFile
+from .codecs import MAX_WINDOW_BYTES, CompressedFile, window_bytes
 from .standard_input import StandardInput, stdin_head
 
 _SKIP_BYTES = 1 << 20
@@ -22,6 +22,8 @@ HEAD_BYTES = 1 << 20
 """How much of a compressed file is unpacked to estimate what is in it (bytes of content)."""
 
 SAMPLE_BYTES = 1 << 15
+
+_HEAD_BYTES = 64
 
 
 class StreamFull(Exception):
@@ -168,6 +170,17 @@ def unpacked_bytes(source: Source) -> int:
     return 0
 
 
+def largest_window(inputs: Iterable[Input], network: Network) -> int:
+    """Return how far back compressed files refer, by their first bytes (bytes); of those at URLs the first is asked."""
+    packed = [input for input in inputs if input.compression and not input.is_stdin]
+    remote = [input for input in packed if input.is_remote]
+    largest = 0
+    for input in (*(input for input in packed if not input.is_remote), *remote[:1]):
+        with contextlib.suppress(PrepareError, OSError), open_file(input, network) as file:
+            largest = max(largest, window_bytes(file.read(_HEAD_BYTES), input.compression))
+    return largest
+
+
 def iter_record_blocks(
     source: Source,
     start: int,
@@ -181,9 +194,9 @@ def iter_record_blocks(
     begin with a record, 0 if there is none. A record of more than two blocks stands alone, for it alone may be too
     large; of a stream, one that is too large is passed over, and its block has no data.
     """
-    limit = source.options.max_document_bytes
+    limit, max_window = source.options.max_document_bytes, source.options.max_window_bytes
     max_held = None if limit is None else limit + 2 * block_bytes
-    with open_input(source.input, source.network, start, max_held) as file:
+    with open_input(source.input, source.network, start, max_held, max_window=max_window) as file:
         while True:
             try:
                 stop, passed = find_end(file, start + block_bytes), 0
@@ -199,7 +212,12 @@ def iter_record_blocks(
 
 
 def open_input(
-    input: Input, network: Network, start: int = 0, max_held: int | None = None, is_stream: bool = True
+    input: Input,
+    network: Network,
+    start: int = 0,
+    max_held: int | None = None,
+    is_stream: bool = True,
+    max_window: int = MAX_WINDOW_BYTES,
 ) -> InputFile:
     """Open an input for planning from `start` on; `InputError` says why it cannot be.
 
@@ -208,7 +226,7 @@ def open_input(
     if input.is_stdin:
         return InputFile(input, cast(BinaryIO, StandardInput(network.cancel)), start, stdin_head(), max_held)
     if input.compression:
-        file = CompressedFile(open_file(input, network, is_stream=True), input.shown, input.compression)
+        file = CompressedFile(open_file(input, network, is_stream=True), input.shown, input.compression, max_window)
         return InputFile(input, file, start, max_held=max_held)
     if input.is_remote and is_stream and network.fetcher.is_streaming:
         remote = open_file(input, network, is_stream=True)

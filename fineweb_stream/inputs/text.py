@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..remote.network import Network
-from ..support.model import Changes, Input, ReadOptions
+from ..support.model import Input, ReadOptions
 from ..tokenizer.cuts import CUT_RULES, GPT2_CUTS, CutRule
 from .blocks import BLOCK_BYTES, Batch, Block
-from .decoding import BOM, decode, is_utf8
+from .decoding import BOM, repair
 from .storage import InputFile, open_input, read_block, sample_blocks
 
 MAX_RUN_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class PlainText:
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end where a cut cannot change an id."""
-        with open_input(self.input, self.network, start) as file:
+        with open_input(self.input, self.network, start, max_window=self.options.max_window_bytes) as file:
             val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
             if 0 < val_bytes <= len(BOM) and not (self.val_at_end or file.first) and file.read_at(0, len(BOM)) == BOM:
                 val_bytes = len(BOM) + 1  # a mark alone is no text
@@ -76,10 +76,7 @@ class PlainText:
         if block.start == 0:
             data = data.removeprefix(BOM)
         n_bytes = len(data)
-        changes = Changes()
-        if not is_utf8(data):
-            text, changes = decode(data, self.options.errors, block.stop - n_bytes)
-            data = text.encode()
+        data, changes = repair(data, self.options.errors, block.stop - n_bytes)
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return Batch(data, np.empty(0, np.int64), n_bytes, 0, changes)

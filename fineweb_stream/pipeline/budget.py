@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ..inputs.arrow_lines import has_arrow as is_arrow_there
+from ..inputs.blocks import TEXT_COST
 from ..memory.guard import HIGH_SHARE, MB, MemoryGuard, release_memory, used_bytes
 from ..support.errors import MemoryLimitError
 from ..support.units import counted
@@ -20,9 +21,6 @@ ARROW_BASE_BYTES, ARROW_WORKER_BYTES = 60 * MB, 25 * MB
 
 ID_BYTES_HELD = 250
 """What each id of a tokenizer costs while it is loaded: its bytes, and the tables that find it."""
-
-TEXT_COST = 5
-"""How many bytes a byte of text takes at most while it is read and encoded."""
 
 WHOLE_TEXT_COST = 90
 """The same where a document goes to the engine as a whole, with a record for each id."""
@@ -43,7 +41,8 @@ SHUFFLE_PIECE_BYTES = 60 * MB
 class MemoryPlan(NamedTuple):
     """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so.
 
-    `fetch_bytes` may be fetched ahead, and wait for its turn, by `n_connections`.
+    `fetch_bytes` may be fetched ahead, and wait for its turn, by `n_connections`. A compressed file may refer
+    `max_window_bytes` back.
 
     Of text that is encoded on a cluster only the ids come here: more of it may be in flight.
     """
@@ -57,6 +56,7 @@ class MemoryPlan(NamedTuple):
     line: str
     n_connections: int = 0
     fetch_bytes: int = 0
+    max_window_bytes: int = 0
 
 
 def plan_memory(
@@ -67,10 +67,13 @@ def plan_memory(
     is_local: bool = True,
     n_connections: int = 0,
     tokenizer: Tokenizer = GPT2,
+    file_window: int = 0,
 ) -> MemoryPlan:
     """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
 
-    `n_connections` are wanted to fetch what lies behind a network, 0 where all is here.
+    `n_connections` are wanted to fetch what lies behind a network, 0 where all is here. Compressed files refer
+    `file_window` bytes back, which is held while they are unpacked: by the one whose turn it is, for those that are
+    read ahead are not yet far in.
 
     Raises `MemoryLimitError` when not even one worker fits.
     """
@@ -80,9 +83,10 @@ def plan_memory(
     if engine == "auto" and (is_missing or not tokenizer.has_fast):
         candidates = [tokenizer.reference]
     vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
+    window_bytes = file_window if file_window <= budget // 2 else 0  # one that has no room will be named
     for candidate in candidates:
         has_arrow = "parquet" in formats or ("jsonl" in formats and candidate == "gigatoken" and is_arrow_there())
-        base = BASE_BYTES[candidate] + vocabulary + has_arrow * ARROW_BASE_BYTES
+        base = BASE_BYTES[candidate] + vocabulary + window_bytes + has_arrow * ARROW_BASE_BYTES
         each = WORKER_BYTES[candidate] + has_arrow * ARROW_WORKER_BYTES
         fitting = min((budget - base) // each, n_workers)
         if fitting >= 1:
@@ -118,7 +122,16 @@ def plan_memory(
     text_cost = WHOLE_TEXT_COST if tokenizer.cuts.find is None else TEXT_COST
     max_document_bytes, cluster_window_bytes = (spare + each) // text_cost, (budget - base) // 4
     return MemoryPlan(
-        candidate, fitting, window, max_document_bytes, cluster_window_bytes, is_local, line, n_fitting, fetch_bytes
+        candidate,
+        fitting,
+        window,
+        max_document_bytes,
+        cluster_window_bytes,
+        is_local,
+        line,
+        n_fitting,
+        fetch_bytes,
+        max(window_bytes, spare // 8),
     )
 
 

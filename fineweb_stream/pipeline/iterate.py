@@ -9,6 +9,7 @@ from pathlib import Path
 from ..inputs.blocks import Source
 from ..inputs.discover import as_names, find_inputs
 from ..inputs.sources import make_sources
+from ..inputs.storage import largest_window
 from ..memory.guard import MemoryGuard
 from ..remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from ..support.cancel import Cancel
@@ -72,9 +73,11 @@ def iter_ids(
             formats,
             n_connections=n_connections,
             tokenizer=settings.tokenizer,
+            file_window=largest_window(found, network),
         )
         fetcher.n_connections, fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
-        sources = make_sources(found, settings.read_options(plan.max_document_bytes), network=network)
+        options = settings.read_options(plan.max_document_bytes, plan.max_window_bytes)
+        sources = make_sources(found, options, network=network)
         settings = fitted(settings, sources, plan)
         yield from _iter_encoded(sources, plan, settings.tokenizer)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inputs.blocks import Block, Source
+from ..inputs.blocks import TEXT_COST, Block, Source
 from ..inputs.storage import place_hash
 from ..output.changes import ChangeLog
 from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record
@@ -27,7 +27,7 @@ from ..support.errors import InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
 from . import report
-from .budget import TEXT_COST, plan_shuffle
+from .budget import plan_shuffle
 from .failures import explain
 from .fetch import Supply, count_ahead, iter_blocks
 from .progress import Progress

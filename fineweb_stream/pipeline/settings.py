@@ -159,11 +159,13 @@ class Settings:
         if not layout.is_merged:
             object.__setattr__(self, "keep_shards", True)  # given or not: they are the result
 
-    def read_options(self, max_document_bytes: int | None) -> ReadOptions:
+    def read_options(self, max_document_bytes: int | None, max_window_bytes: int) -> ReadOptions:
         """The part that sources need, and what the memory budget has room for."""
         separator = None if self.separator is None else self.separator.encode()
         cuts = self.tokenizer.cuts.name
-        return ReadOptions(self.text_column, separator, self.errors, self.skip_bad, max_document_bytes, cuts)
+        return ReadOptions(
+            self.text_column, separator, self.errors, self.skip_bad, max_document_bytes, cuts, max_window_bytes
+        )
 
     @property
     def file_layout(self) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ class Input:
 class ReadOptions:
     """How records become texts. `errors` is `strict`, `replace` or `ignore`, as for `bytes.decode`.
 
-    A document of more than `max_document_bytes` is one that the memory budget has no room for. `cuts` names the
-    tokenizer's rule by which a text may be cut.
+    A document of more than `max_document_bytes` is one that the memory budget has no room for, and so is a compressed
+    file that refers more than `max_window_bytes` back. `cuts` names the tokenizer's rule by which a text may be cut.
     """
 
     text_column: str = "text"
@@ -59,6 +60,7 @@ class ReadOptions:
     skip_bad: bool = False
     max_document_bytes: int | None = None
     cuts: str = "gpt2"
+    max_window_bytes: int = sys.maxsize
 
     @property
     def text_columns(self) -> list[str]:

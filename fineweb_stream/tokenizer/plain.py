@@ -12,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
-from .cuts import ANY_CUTS
+from .cuts import ANY_CUTS, iter_pieces
 from .engines import AnyIds, Engine
 from .ids import Ends
 from .tokenizer import Tokenizer, TokenizerSpec
 
 N_BYTES = 256
+
+PIECE_BYTES = 1 << 20
+"""How much of a text is looked at at a time: each character takes 12 bytes meanwhile."""
 
 
 def make_plain(spec: TokenizerSpec) -> Tokenizer:
@@ -59,7 +62,8 @@ def find_characters(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
     >>> find_characters("hello".encode()).tolist()
     [101, 104, 108, 111]
     """
-    return np.unique(_code_points(data))
+    pieces = iter_pieces(bytes(data), PIECE_BYTES, ANY_CUTS)
+    return np.unique(np.concatenate([np.empty(0, np.uint32), *(np.unique(_code_points(piece)) for piece in pieces)]))
 
 
 def _code_points(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
