@@ -170,6 +170,15 @@ def unpacked_bytes(source: Source) -> int:
     return 0
 
 
+def count_unpacked(input: Input, n_bytes: int) -> int:
+    """Return how long the content of a compressed file here is, up to `n_bytes`."""
+    n_found = 0
+    with contextlib.closing(CompressedFile(open_file(input, Network()), input.shown, input.compression)) as file:
+        while n_found < n_bytes and (data := file.read(min(_SKIP_BYTES, n_bytes - n_found))):
+            n_found += len(data)
+    return n_found
+
+
 def largest_window(inputs: Iterable[Input], network: Network) -> int:
     """Return how far back compressed files refer, by their first bytes (bytes); of those at URLs the first is asked."""
     packed = [input for input in inputs if input.compression and not input.is_stdin]

@@ -16,13 +16,16 @@ from ..support.model import Input, ReadOptions
 from ..tokenizer.cuts import CUT_RULES, GPT2_CUTS, CutRule
 from .blocks import BLOCK_BYTES, Batch, Block
 from .decoding import BOM, repair
-from .storage import InputFile, open_input, read_block, sample_blocks
+from .storage import InputFile, count_unpacked, open_input, read_block, sample_blocks
 
 MAX_RUN_BYTES = 1 << 20
 """A plain text is cut after this much without a good place: reported, and the only place where ids may differ."""
 
 STREAM_HEAD_BYTES = 32 << 20
 """How far into a stream its validation split is looked for (bytes)."""
+
+HELD_BYTES = 2 << 20
+"""How much of a file is held rather than unpacked a second time (bytes)."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,15 @@ class PlainText:
 
 
 def _share(file: InputFile, ratio: float) -> int:
-    """Return `ratio` of what a stream of unknown length holds, seen over its first STREAM_HEAD_BYTES."""
-    return math.ceil(len(file.read_at(0, STREAM_HEAD_BYTES)) * ratio)
+    """Return `ratio` of what a stream of unknown length holds, seen over its first STREAM_HEAD_BYTES.
+
+    These are held, unless it is a file here that can be unpacked twice: some wait for their turn.
+    """
+    can_count = file.input.compression and not (file.input.is_remote or file.input.is_stdin)
+    n_bytes = len(file.read_at(0, HELD_BYTES if can_count else STREAM_HEAD_BYTES))
+    if can_count and n_bytes == HELD_BYTES:
+        n_bytes = count_unpacked(file.input, STREAM_HEAD_BYTES)
+    return math.ceil(n_bytes * ratio)
 
 
 def find_byte_cut(file: InputFile, target: int, rule: CutRule = GPT2_CUTS) -> tuple[int, bool]:

@@ -31,6 +31,9 @@ CONNECTION_BYTES, LEAST_CONNECTION_BYTES = 4 << 20, 1 << 20
 """What is fetched ahead by each connection, where there is room for it; with less there are fewer connections."""
 
 
+UNPACKED_BYTES = 24 * MB
+"""What else unpacking takes beside a window: a piece of a file may become 5 MB at once, which are copied."""
+
 LEAST_SHUFFLE_BYTES, MOST_SHUFFLE_BYTES = 16 * MB, 1000 * MB
 """What is held of the documents that are shuffled: no more, for what is held is lost when a run is killed."""
 
@@ -84,9 +87,10 @@ def plan_memory(
         candidates = [tokenizer.reference]
     vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
     window_bytes = file_window if file_window <= budget // 2 else 0  # one that has no room will be named
+    unpacking = window_bytes + UNPACKED_BYTES if window_bytes else 0
     for candidate in candidates:
         has_arrow = "parquet" in formats or ("jsonl" in formats and candidate == "gigatoken" and is_arrow_there())
-        base = BASE_BYTES[candidate] + vocabulary + window_bytes + has_arrow * ARROW_BASE_BYTES
+        base = BASE_BYTES[candidate] + vocabulary + unpacking + has_arrow * ARROW_BASE_BYTES
         each = WORKER_BYTES[candidate] + has_arrow * ARROW_WORKER_BYTES
         fitting = min((budget - base) // each, n_workers)
         if fitting >= 1:
