@@ -221,7 +221,8 @@ class Ran(NamedTuple):
 def run_watched(folder: Path, *arguments: str) -> Ran:
     """Run prepare.py and look at its memory a hundred times a second."""
     with (folder / "said").open("w+", encoding="utf-8") as said:
-        command = [sys.executable, str(ROOT / "prepare.py"), *arguments, "--out", str(folder / "out")]
+        out = [] if "--out" in arguments else ["--out", "out"]
+        command = [sys.executable, str(ROOT / "prepare.py"), *arguments, *out]
         program = subprocess.Popen(command, stdout=said, stderr=said, cwd=folder)
         peak = 0
         try:
@@ -262,6 +263,25 @@ def test_within_the_budget_or_named(tmp_path: Path, amplifier: str, budget_mb: i
         assert memory["peak_bytes"] < budget_mb * MB
         assert not [step for step in memory["steps"] if step["step"] != "run"], memory
     print(f"{amplifier}, {budget_mb} MB: status {ran.status}, peak {ran.peak_bytes / MB:.0f} MB")
+
+
+@pytest.mark.parametrize("amplifier", ["list", "emoji"])
+def test_what_is_named_is_skipped_or_has_room(tmp_path: Path, amplifier: str) -> None:
+    """Both ways out of a line that becomes too much hold: it is skipped and counted, or there with more memory."""
+    paths, n_heavy = AMPLIFIERS[amplifier](tmp_path), {"list": 1, "emoji": 3}[amplifier]
+    ran = run_watched(tmp_path, *paths, "--memory", "300MB")
+    assert ran.status == 3 and "give it more with --memory, or skip such lines with --skip-bad" in ran.said, ran.said
+    assert "c.jsonl, line 51 (byte 1,200): a line of " in ran.said
+    for options, n_documents, n_skipped in (
+        (["--memory", "300MB", "--skip-bad", "--out", "skipped"], 100, n_heavy),
+        (["--memory", "3GB"], 100 + n_heavy, 0),
+    ):
+        ran = run_watched(tmp_path, *paths, *options)
+        assert ran.status == 0, ran.said
+        folder = tmp_path / ("skipped" if n_skipped else "out")
+        state = json.loads((folder / "prepare.json").read_text())["state"]
+        assert state["train_documents"] + state["val_documents"] == n_documents
+        assert state["n_changes"].get("skipped", 0) == n_skipped
 
 
 ENCODINGS = {

@@ -123,12 +123,13 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
     Raises `RecordError` for a null and for invalid UTF-8, unless `options` says otherwise.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    n_bytes = column.nbytes
     column = column.cast(pa.large_string())
     array = (
         column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     )
+    n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of its text alone: it is the same however it is cut
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:

@@ -286,7 +286,7 @@ def _check_outputs(folder: Path, record: Record) -> None:
         if not path.exists() or path.stat().st_size != output["bytes"]:
             raise InputError(
                 f"{path}: missing or not {output['bytes']:,} bytes long, as {RECORD_NAME} says it is",
-                "make it again with --overwrite",
+                f"{'move it away, then ' * path.exists()}make it again with --overwrite",
             )
 
 

@@ -48,7 +48,7 @@ def parse_separator(text: str) -> str:
     try:
         return codecs.escape_decode(text.encode())[0].decode()
     except ValueError as error:
-        raise InputError(f"--separator {text!r}: {error}", r"write it like '\\n\\n' or '<|endoftext|>'") from None
+        raise InputError(f"--separator {text!r}: {error}", r"write it like '\n\n' or '<|endoftext|>'") from None
 
 
 def parse_fit(text: str) -> Fit:
@@ -131,7 +131,7 @@ class Settings:
         if not all(split_names(self.text_column)):
             raise InputError(f"text_column={self.text_column!r}: an empty name", "write it like text or text,content")
         if self.separator is not None and not self.separator:
-            raise InputError("separator is empty", r"write it like '\\n\\n', or leave it out for one long text")
+            raise InputError("separator is empty", r"write it like '\n\n', or leave it out for one long text")
         if self.errors not in ("strict", "replace", "ignore"):
             raise InputError(f"errors={self.errors!r}: must be strict, replace or ignore", "strict stops at the first")
         self.tokenizer.check_engine(self.engine)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..inputs.blocks import Block, Source
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import EngineError, GrownError, InputError, RecordError, TooLargeError
+from ..support.errors import EngineError, GrownError, InputError, RecordError
 from ..support.log import log
 from ..support.units import format_size
 from ..tokenizer.gpt2 import GPT2
@@ -22,7 +22,7 @@ from .budget import MemoryPlan
 from .fetch import iter_blocks
 from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, local_executor, map_ordered
 from .settings import Settings
-from .worker import cut_again, get_encoder
+from .worker import cut_again, get_encoder, read
 
 
 def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
@@ -92,12 +92,7 @@ def _characters(sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> 
 
 
 def _read_characters(block: Block) -> npt.NDArray[np.uint32]:
-    limit, options = block.source.options.max_document_bytes, block.source.options
-    if limit is not None and block.n_bytes > limit:
-        if options.skip_bad:
-            return np.empty(0, np.uint32)
-        raise TooLargeError(0, block.start, f"a document of {format_size(block.n_bytes)} is too large", "--memory")
     try:
-        return find_characters(block.read().data)
+        return find_characters(read(block).data)
     except GrownError:
         return np.unique(np.concatenate([_read_characters(part) for part in cut_again(block)]))

@@ -59,9 +59,8 @@ def encode_block(
 
     Raises `RecordError`, `InputError`, `EngineError`; `Cancelled` soon after `cancel` is set.
     """
-    max_bytes = block.source.options.max_document_bytes or block.n_bytes
     try:
-        batch = block.read() if block.n_bytes <= max_bytes else _skip_too_large(block, max_bytes)
+        batch = read(block)
     except GrownError:
         return None
     ids, ends = _encode(block, batch, get_encoder(engine, tokenizer), _check_bytes(block) if is_checked else 0, cancel)
@@ -123,7 +122,14 @@ def _has_text(data: bytes | memoryview) -> bool:
     return any(map(str.strip, pieces))
 
 
-def _skip_too_large(block: Block, max_bytes: int) -> Batch:
+def read(block: Block) -> Batch:
+    """Read a block, unless it is a single document that the memory budget has no room for.
+
+    Raises `TooLargeError`, or skips it as the options say; `GrownError` for a block that is to be cut again.
+    """
+    max_bytes = block.source.options.max_document_bytes
+    if max_bytes is None or block.n_bytes <= max_bytes:
+        return block.read()
     size, limit = format_size(block.n_bytes), format_size(max_bytes)
     message = f"a document of {size}, but the memory budget has room for one of {limit}"
     byte = None if block.source.unit == "row" else block.start

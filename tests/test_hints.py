@@ -1,0 +1,569 @@
+"""C9: what a message says to type works when it is typed.
+
+Each case provokes an error by real input, does what its hint says, and sees a whole result. Every place in the package
+that gives a hint has a case here, or says below what else holds it: a new hint without either fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fineweb_stream import cli
+from fineweb_stream.support import errors
+
+from .conftest import ROOT
+from .helpers import write_jsonl, write_parquet
+
+PACKAGE = ROOT / "fineweb_stream"
+KINDS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.PrepareError | errors.RecordError)
+}
+DOCS = [f"Document {i}, with a few words in it and some more." for i in range(80)]
+TEXT = "\n\n".join(DOCS)
+
+
+class Case(NamedTuple):
+    """What is typed and refused; what the hint says is done (`do`), and typed (`right`).
+
+    `file` and `hint` say which place in the package refuses. `do` is the pattern of a command in the message, or a
+    function; `right` may have the groups of the pattern `typed` in the message.
+    """
+
+    file: str
+    hint: str
+    wrong: str
+    right: str
+    do: str | Callable[[], object] = ""
+    typed: str = ""
+    before: str = ""
+
+
+def write_inputs() -> None:
+    """Write what the cases are of into the current folder."""
+    Path("c.txt").write_text(TEXT)
+    Path("latin.txt").write_bytes(TEXT.encode() + "\n\ncafé".encode("latin-1"))
+    write_jsonl(Path("d.jsonl"), DOCS)
+    write_jsonl(Path("e.jsonl"), DOCS[:20])
+    write_jsonl(Path("one.jsonl"), DOCS[:1])
+    write_jsonl(Path("blank.jsonl"), ["", " "])
+    Path("lines.jsonl").write_text("\n\n")
+    lines = Path("d.jsonl").read_text()
+    Path("bad.jsonl").write_text(lines + "{not json}\n" + lines)
+    Path("array.jsonl").write_text(lines + '["one"]\n')
+    Path("string.jsonl").write_text(lines + '"one"\n')
+    Path("null.jsonl").write_text(lines + '{"text": null}\n')
+    Path("body.jsonl").write_text(lines.replace('"text"', '"body"'))
+    Path("c.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
+    Path("packed.txt").write_bytes(gzip.compress(TEXT.encode()))
+    Path("plain.txt.gz").write_text(TEXT)
+    Path("lines.parquet").write_text(lines)
+    write_parquet(Path("d.parquet"), DOCS)
+    write_parquet(Path("null.parquet"), [*DOCS, None])
+    write_parquet(Path("table.txt"), DOCS)
+    Path("d.parquet.gz").write_bytes(gzip.compress(Path("d.parquet").read_bytes()))
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"body": DOCS, "n": range(len(DOCS))}), "body.parquet")
+    pq.write_table(pa.table({"text": [doc.encode() for doc in DOCS] + [b"caf\xe9"]}), "bytes.parquet")
+
+
+DONE = "d.jsonl"
+CUT, CP = "cp d.parquet half.parquet; truncate -s 900 half.parquet", lambda: shutil.copy("d.parquet", "half.parquet")
+CUT_GZ, CP_GZ = "cp c.txt.gz half.txt.gz; truncate -s 150 half.txt.gz", lambda: shutil.copy("c.txt.gz", "half.txt.gz")
+CUT_RECORD = "truncate -s 40 out/prepare.json"
+FOLDER = "mkdir -p out/train.bin"
+CASES = [
+    Case("api.py", "'leave one out'", "d.jsonl --val e.jsonl --val-ratio 0.1", "d.jsonl --val e.jsonl"),
+    Case("api.py", "leave out one", "d.jsonl --index --eot before", "d.jsonl --index"),
+    Case("api.py", "--out names the folder", "d.jsonl --out c.txt", "d.jsonl --out c"),
+    Case("inputs/sources.py", "say what parts them", "c.txt --shuffle", r"c.txt --shuffle --separator '\n\n'"),
+    Case("cli.py", "hint", "d.jsonl --demo", "--demo"),
+    Case("cli.py", "name the inputs before --val", "--val e.jsonl d.jsonl", "d.jsonl --val e.jsonl"),
+    Case("inputs/column.py", "skip such rows", "null.parquet", "null.parquet --skip-bad"),
+    Case("inputs/column.py", "--errors replace", "bytes.parquet", "bytes.parquet --errors replace"),
+    Case("inputs/decoding.py", "--errors replace", "latin.txt", "latin.txt --errors ignore"),
+    Case(
+        "inputs/decoding.py",
+        "--errors replace",
+        "latin.txt",
+        "NEW",
+        do=lambda: subprocess.run("iconv -f latin1 -t utf-8 latin.txt > NEW", shell=True, check=True),
+    ),
+    Case("inputs/discover.py", "check the pattern", "'x*.jsonl'", "'d*.jsonl'"),
+    Case("inputs/discover.py", "_meant(path)", "d.json", "{0}", typed=r"did you mean (\S+?)\?"),
+    Case("inputs/formats.py", "unpack it", "d.parquet.gz", "d.parquet", do=r"unpack it: (.*)"),
+    Case("inputs/formats.py", "give it the ending .parquet", "table.txt", "table.parquet", do=r"(mv .*)"),
+    Case("inputs/formats.py", "give it the right ending", "lines.parquet", "lines.jsonl", do=r"(mv [^;]*)"),
+    Case("inputs/formats.py", "give it the right ending", "lines.parquet", "lines.parquet {0}", typed="(--format .*)"),
+    Case("inputs/formats.py", "give it the ending {packed}", "packed.txt", "packed.txt.gz", do=r"(mv .*)"),
+    Case("inputs/formats.py", "that it should have now", "plain.txt.gz", "plain.txt", do=r"(mv .*)"),
+    Case("inputs/jsonl.py", "hint", "bad.jsonl", "bad.jsonl --skip-bad"),
+    Case("inputs/jsonl.py", "an array of objects", "array.jsonl", "array.jsonl --skip-bad"),
+    Case("inputs/jsonl.py", "skip", "string.jsonl", "string.jsonl --skip-bad"),
+    Case("inputs/jsonl.py", "hint", "null.jsonl", "null.jsonl --skip-bad"),
+    Case("inputs/jsonl.py", "hint", "body.jsonl", "body.jsonl {0}", typed=r"(--text-column \S+)"),
+    Case("inputs/parquet.py", "or skip the rows", "body.parquet", "body.parquet {0}", typed=r"(--text-column \S+)"),
+    Case("inputs/parquet.py", "or skip the rows", "d.parquet body.parquet", "d.parquet body.parquet --skip-bad"),
+    Case("inputs/sources.py", "make documents of the text", "c.txt d.jsonl", r"c.txt d.jsonl --separator '\n\n'"),
+    Case("inputs/sources.py", "leave it out", "d.jsonl --val-at end", "d.jsonl"),
+    Case("inputs/sources.py", "save or unpack it", "c.txt.gz --val-at end", "c.txt.gz"),
+    Case(
+        "inputs/sources.py",
+        "save or unpack it",
+        "c.txt.gz --val-at end",
+        "c2.txt --val-at end",
+        do=lambda: Path("c2.txt").write_bytes(gzip.decompress(Path("c.txt.gz").read_bytes())),
+    ),
+    Case("inputs/discover.py", "name other inputs", "d.jsonl --val d.jsonl", "d.jsonl --val e.jsonl"),
+    Case("inputs/discover.py", "was it fetched completely", "nothing.jsonl", "d.jsonl", before="touch nothing.jsonl"),
+    Case("inputs/discover.py", "or name the file", "odd", "odd/c.text", before="mkdir odd; cp c.txt odd/c.text"),
+    Case("inputs/parquet.py", "fetch the file again", "half.parquet", "half.parquet", do=CP, before=CUT),
+    Case("inputs/codecs.py", "hint", "half.txt.gz", "half.txt.gz", do=CP_GZ, before=CUT_GZ),
+    Case("output/files.py", "it is left alone: move", "d.jsonl", "mv out/train.bin away; d.jsonl", before=FOLDER),
+    Case("output/files.py", "it is left alone: move", "d.jsonl", "d.jsonl --out another", before=FOLDER),
+    Case("output/manifest.py", "_AWAY", "d.jsonl", "mv out away; d.jsonl", before=f"{DONE}; {CUT_RECORD}"),
+    Case("output/manifest.py", "_AWAY", "d.jsonl", "d.jsonl --out new", before=f"{DONE}; {CUT_RECORD}"),
+    Case("pipeline/budget.py", "give it more with --memory", "d.jsonl --memory 60MB", "d.jsonl --memory 400MB"),
+    Case(
+        "pipeline/fits.py",
+        "give the shards a folder",
+        "d.jsonl --layout npy",
+        "d.jsonl --layout npy {0}",
+        typed=r"(--out \S+)",
+        before="mkdir out; cp c.txt out/trainer.py",
+    ),
+    Case(
+        "pipeline/report.py",
+        "or raise --val-ratio",
+        "c.txt --val-at end --val-ratio 0.0001",
+        "c.txt --val-at end --val-ratio 0.1",
+    ),
+    Case("memory/guard.py", "_as_memory(text)", "d.jsonl --memory 4", "d.jsonl --memory {0}", typed=r"mean (\S+)\?"),
+    Case("memory/guard.py", "hint", "d.jsonl --memory 1,5GB", "d.jsonl --memory {0}", typed=r"point: (\S+)"),
+    Case("memory/guard.py", "hint", "d.jsonl --memory much", "d.jsonl --memory {0}", typed=r"like (\S+) or"),
+    Case(
+        "output/own.py",
+        "it is left alone, with --overwrite too",
+        "d.jsonl",
+        "d.jsonl",
+        do=lambda: Path("out/train.bin").rename("elsewhere"),
+        before="mkdir out && echo mine > out/train.bin",
+    ),
+    Case(
+        "output/own.py",
+        "it is left alone, with --overwrite too",
+        "d.jsonl",
+        "d.jsonl --out other",
+        before="mkdir out && echo mine > out/train.bin",
+    ),
+    Case(
+        "inputs/discover.py", "name text, jsonl or parquet", "out/train.bin --out o2", "d.parquet --out o2", before=DONE
+    ),
+    Case(
+        "output/resume.py", "it is left alone: choose", "d.jsonl --seed 1", "d.jsonl --seed 1 --overwrite", before=DONE
+    ),
+    Case("output/resume.py", "it is left alone: choose", "d.jsonl --seed 1", "d.jsonl --seed 1 --out new", before=DONE),
+    Case("output/resume.py", "it is left alone: choose", "d.jsonl --seed 1", "d.jsonl", before=DONE),
+    Case("output/resume.py", "nothing is taken away", "d.jsonl --max-tokens 5", "d.jsonl", before=DONE),
+    Case(
+        "output/resume.py",
+        "nothing is taken away",
+        "d.jsonl --max-tokens 5",
+        "d.jsonl --max-tokens 5 --overwrite",
+        before=DONE,
+    ),
+    Case(
+        "output/resume.py",
+        "make them anew",
+        "d.jsonl --shuffle",
+        "d.jsonl --shuffle --overwrite",
+        before="d.jsonl --shuffle --max-tokens 300",
+    ),
+    Case("output/resume.py", "make it again", "d.jsonl", "d.jsonl --overwrite", before="d.jsonl; rm out/train.bin"),
+    Case("output/verify.py", "name its folder with --out", "--verify --out no", "--verify --out out", before=DONE),
+    Case("output/verify.py", "hint", "--verify", "d.jsonl --overwrite; --verify", before="d.jsonl; rm out/val.bin"),
+    *(
+        Case(file, hint, wrong, "mv out/train.bin elsewhere; d.jsonl --overwrite; --verify", before=f"d.jsonl; {spoil}")
+        for file, hint, wrong, spoil in (
+            ("output/verify.py", "hint", "--verify", "truncate -s 10 out/train.bin"),
+            ("output/verify.py", "hint", "--verify", "printf abc >> out/train.bin"),
+            ("output/verify.py", "changed", "--verify", "printf ab | dd of=out/train.bin conv=notrunc"),
+            ("output/resume.py", "make it again", "d.jsonl", "truncate -s 10 out/train.bin"),
+        )
+    ),
+    Case("pipeline/settings.py", "write it like 64x1024x8", "d.jsonl --for 64", "d.jsonl --for 1x32x1"),
+    Case(
+        "pipeline/fits.py",
+        "or another --for",
+        "d.jsonl --layout llmc --val-ratio 0.01 --for 1x64x1",
+        "d.jsonl --layout llmc --val-ratio 0.01 --for 1x64x1 {0}",
+        typed=r"(--val-tokens \d+)",
+    ),
+    Case("pipeline/plan.py", "try --val-tokens", "d.jsonl --val-tokens 90000", "d.jsonl {0}", typed=r"try (--val.*)"),
+    Case("pipeline/report.py", "name other files", "blank.jsonl", "d.jsonl"),
+    Case("pipeline/report.py", "name other files", "d.jsonl --val lines.jsonl", "d.jsonl --val e.jsonl"),
+    Case(
+        "pipeline/report.py",
+        "give the one that is between documents",
+        "c.txt --separator '<|>'",
+        r"c.txt --separator '\n\n'",
+    ),
+    Case("pipeline/report.py", "give the one that is between documents", "c.txt --separator '<|>'", "c.txt"),
+    Case("pipeline/report.py", "add text, or lower", "one.jsonl", "one.jsonl d.jsonl"),
+    Case(
+        "pipeline/settings.py",
+        "try --layout llmc",
+        "d.jsonl --layout npy --names fineweb",
+        "d.jsonl {0}",
+        typed="try (.*)",
+    ),
+    Case(
+        "pipeline/settings.py",
+        "<|endoftext|>",
+        r"c.txt --separator '\x'",
+        "c.txt --separator {0}",
+        typed=r"write it like (\S+) or",
+    ),
+    Case(
+        "pipeline/settings.py",
+        "or leave it out for one long text",
+        "c.txt --separator ''",
+        "c.txt --separator {0}",
+        typed=r"write it like ([^\s,]+), or",
+    ),
+    Case("pipeline/settings.py", "or leave it out for one long text", "c.txt --separator ''", "c.txt"),
+    Case("pipeline/settings.py", "error.hint", "d.jsonl --val-ratio 5", "d.jsonl d.parquet --val-ratio 0.0005"),
+    Case("support/units.py", "hint", "d.jsonl --max-tokens 1,5K", "d.jsonl --max-tokens {0}", typed=r"point: (\S+)"),
+    Case("support/units.py", "hint", "d.jsonl --max-tokens x", "d.jsonl --max-tokens {0}", typed=r"like (\w+),"),
+    Case("support/units.py", "hint", "d.jsonl --val-ratio 0,2", "d.jsonl --val-ratio {0}", typed=r"point: (\S+)"),
+    Case("support/units.py", "try 0.0005", "d.jsonl --val-ratio 5", "d.jsonl --val-ratio {0}", typed=r"try (\S+)"),
+    Case(
+        "pipeline/settings.py",
+        "leave out --{option}",
+        "c.txt --val-at end --val-tokens 50",
+        "c.txt --val-at end",
+    ),
+    Case(
+        "pipeline/settings.py",
+        "'try 100M'",
+        "d.jsonl --layout llmc --shard-tokens 9G",
+        "d.jsonl --layout llmc --shard-tokens {0}",
+        typed=r"try (\S+)",
+    ),
+    Case("tokenizer/tokenizer.py", "pip install gigatoken", "d.jsonl --engine fastokens", "d.jsonl"),
+    Case(
+        "tokenizer/tokenizer.py",
+        "the engines are",
+        "d.jsonl --engine fast",
+        "d.jsonl --engine {0}",
+        typed=r"auto, (\w+)",
+    ),
+    Case("tokenizer/plain.py", "leave it out", "d.jsonl --tokenizer bytes --eot-id 7", "d.jsonl --tokenizer bytes"),
+    Case("tokenizer/load.py", "leave it out", "d.jsonl --eot-id 7", "d.jsonl"),
+    Case("tokenizer/load.py", "leave it out", "d.jsonl --pattern x", "d.jsonl"),
+    Case(
+        "tokenizer/ranks.py",
+        "bytes, chars",
+        "d.jsonl --tokenizer gpt9",
+        "d.jsonl --tokenizer {0}",
+        typed=r"(bytes), chars",
+    ),
+]
+
+ELSEWHERE: dict[str, list[tuple[str, str]]] = {
+    "What only a script can pass: the hint lists what there is.": [
+        ("api.py", "'it is a corpus itself: leave one out'"),
+        ("inputs/discover.py", "f\"the formats are {', '.join(SUFFIX_OF_FORMAT)}\""),
+        ("inputs/discover.py", "'name files, folders or globs, or - for standard input'"),
+        ("pipeline/schedule.py", "'leave it out for one thread per CPU'"),
+        ("pipeline/settings.py", "'write it like 0 or 42'"),
+        ("pipeline/settings.py", "'write it like text or text,content'"),
+        ("pipeline/settings.py", "'strict stops at the first'"),
+        ("pipeline/settings.py", "f\"the layouts are {', '.join(LAYOUTS)}\""),
+        ("pipeline/settings.py", "', '.join(EOT_PLACES)"),
+        ("pipeline/settings.py", "' or '.join(VAL_PLACES)"),
+        ("pipeline/settings.py", "f\"write it like {name}='...'\""),
+        ("pipeline/settings.py", "'try 100M'"),
+    ],
+    "A package, or a file of this one, has to be missing: test_packaging, test_program, test_encoder.": [
+        ("cli.py", "f\"pip install {' '.join(_NEEDED)}\""),
+        ("cluster/client.py", "'pip install \"distributed\"'"),
+        ("inputs/codecs.py", "'pip install zstandard'"),
+        ("inputs/parquet.py", "'pip install pyarrow'"),
+        ("remote/hub.py", "'pip install huggingface_hub urllib3'"),
+        ("remote/hub.py", "f'pip install {package}'"),
+        ("token_files/plot.py", "'pip install matplotlib'"),
+        ("tokenizer/encoder.py", "f'pip install gigatoken, or choose --engine {reference}'"),
+        ("tokenizer/engines.py", "install it anew (pip install --force-reinstall gigatoken), o"),
+        ("tokenizer/gpt2.py", "copy the file again, in binary mode: it is 200,128 bytes lon"),
+        ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/, the .npy file include"),
+        ("tokenizer/tokenizer_json.py", "pip install tokenizers, or the extra: pip install"),
+    ],
+    "Of standard input, which a process of its own has: test_program, test_stream_val.": [
+        ("cli.py", "name it: prepare.py - or prepare.py"),
+        ("inputs/discover.py", "'it can be read once'"),
+        ("inputs/discover.py", "'save it to a file, and name that'"),
+        ("inputs/discover.py", "'a pipe is read as standard input: prepare.py - < PIPE'"),
+        ("inputs/standard_input.py", "'pipe text into it: cat corpus.txt | prepare.py -'"),
+        ("pipeline/vocabulary.py", "'put the text in a file'"),
+    ],
+    "A scheduler and workers have to be lost, or to lack something: test_cluster.": [
+        ("cluster/client.py", "their logs say why; for want of memory: dask worker --memory"),
+        ("cluster/client.py", "'start it again, or go on without --cluster'"),
+        ("cluster/client.py", "hint"),
+        ("cluster/client.py", "'as in --cluster tcp://host:8786'"),
+        ("cluster/client.py", "'start one (dask scheduler) and give the address it prints'"),
+        ("cluster/client.py", "f'start some: {start}'"),
+        ("cluster/needs.py", "missing[1]"),
+    ],
+    "Another process, user, version or disk is in the way: test_lock, test_disk_full, test_whose, test_resume.": [
+        ("output/manifest.py", "continue with that version, or"),
+        ("output/own.py", "give the input another name"),
+        ("inputs/discover.py", "'check the path, and the permissions of its folders'"),
+        ("inputs/discover.py", '"check the file\'s permissions"'),
+        ("inputs/storage.py", "'check the path and its permissions'"),
+        ("output/files.py", "the file was changed by something else: start over with --ov"),
+        ("output/files.py", "'move it away, or choose another folder with --out'"),
+        ("output/files.py", "hint"),
+        ("output/files.py", "'move it away'"),
+        ("output/files.py", "'move it away, or choose another --out'"),
+        ("output/files.py", "the file was changed by something else: move it away, then s"),
+        ("output/format1.py", "continue with version 0.1.0, or move it and the outputs away"),
+        ("output/lock.py", "'another user works in this folder: choose one with --out'"),
+        ("output/lock.py", "'move it away, or choose another folder with --out'"),
+        ("output/lock.py", "wait for it or stop it; or give this one another folder with"),
+        ("output/manifest.py", '"check the folder\'s permissions, or choose another --out"'),
+        ("output/merge.py", "choose another disk with --out, or use --layout npy --shard-"),
+        ("pipeline/plan.py", "'make room, or choose another disk with --out'"),
+    ],
+    "Memory has to be short: test_memory, test_guard, test_amplifiers, test_bad_input.": [
+        ("inputs/jsonl.py", "give it more with --memory, or skip such lines with --skip-b"),
+        ("inputs/parquet.py", "give it more with --memory, or write the file anew with smal"),
+        ("pipeline/failures.py", "raise the limit (ulimit -v, a container"),
+        ("pipeline/failures.py", "f'the traceback is in {path}'"),
+        ("pipeline/failures.py", "'the traceback could not be written'"),
+        ("pipeline/watch.py", "'free some, or set --memory, --workers or --engine tiktoken'"),
+        ("pipeline/worker.py", "give it more with --memory, or skip such documents with --sk"),
+    ],
+    "Commands for what is no text: test_foreign runs each of them.": [
+        ("inputs/refusal.py", "hint"),
+    ],
+    "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [
+        ("pipeline/plan.py", "name less text with --val"),
+        ("inputs/storage.py", "'once it is complete, start over with --overwrite'"),
+        ("inputs/storage.py", "'it was there at the start: put it back'"),
+        ("output/shards.py", "start over with --overwrite and a lower --val-ratio or --val"),
+        ("output/verify.py", "'the command that began it continues it'"),
+    ],
+    "The hint of another place, with the file and the record.": [
+        ("pipeline/iterate.py", "error.__cause__.hint"),
+        ("pipeline/plan.py", "error.hint"),
+        ("pipeline/vocabulary.py", "cause.hint"),
+        ("pipeline/worker.py", "error.hint"),
+    ],
+    "A server has to answer so: test_remote, test_remote_runs, test_hub_server, test_connections.": [
+        ("cli.py", "put train_fineweb.txt or input.txt there"),
+        ("remote/hub.py", "'check HF_ENDPOINT'"),
+        ("remote/hub.py", "'check the name'"),
+        ("remote/hub.py", '"name each file\'s address"'),
+        ("remote/hub.py", "'as in fineweb-2:deu_Latn: ISO 639-3 and the script'"),
+        ("remote/hub.py", "'unset it, or name local files'"),
+        ("remote/hub.py", "'hf://datasets/OWNER/NAME/PATH'"),
+        ("remote/hub.py", "'https://HOST/PATH'"),
+        ("remote/hub.py", "CHANGED"),
+        ("remote/hub.py", "'*, ?, ** for any folders, [a-z]'"),
+        ("remote/hub.py", "'hf://, https://, s3://, gs:// or what fsspec knows'"),
+        ("remote/hub.py", '"log in with the storage\'s own tool"'),
+        ("remote/hub.py", "'check the network and the login'"),
+        ("remote/retry.py", "_proxy=http://USER:PASSWORD@PROXY:PORT (in the password %40"),
+        ("remote/retry.py", "check the network; the same command continues once it is bac"),
+        ("remote/retry.py", "around"),
+        ("remote/retry.py", "behind a proxy that has its own: SSL_CERT_FILE=/path/to/its/"),
+        ("remote/retry.py", "'check it'"),
+        ("inputs/storage.py", "CHANGED"),
+        ("remote/hub.py", "hint"),
+        ("remote/hub.py", "'set HF_TOKEN anew, or: hf auth login'"),
+        ("remote/hub.py", "'fetch it, name the local copy'"),
+        ("remote/network.py", "'pip install urllib3'"),
+        ("remote/retry.py", "hint"),
+        ("remote/web.py", "'check the address'"),
+        ("remote/web.py", "CHANGED"),
+        ("remote/web.py", "'check the name'"),
+        ("remote/web.py", "'fetch it, name the copy'"),
+        ("remote/web.py", "'fetch it and name the local copy'"),
+    ],
+    "Of readers of what is made, not of a run: test_inspect, test_tokens, test_documents, test_loader, test_layouts.": [
+        ("token_files/documents.py", "'see inspect'"),
+        ("token_files/documents.py", "'move it away'"),
+        ("token_files/documents.py", "_make(path)"),
+        ("token_files/documents.py", '"check the file\'s permissions"'),
+        ("token_files/headers.py", "whose they are is said by the prepare.json that was made wit"),
+        ("token_files/headers.py", "was it copied completely? Copy or make it again; text is mad"),
+        ("token_files/headers.py", "'make it again, or name another file'"),
+        ("token_files/headers.py", "f'ids are one row of {dtype.name} ({dtype.str})'"),
+        ("token_files/headers.py", ") makes such of GPT-2"),
+        ("token_files/headers.py", "'copy or make it again'"),
+        ("token_files/headers.py", "make"),
+        ("token_files/headers.py", "'name a file that prepare.py has made'"),
+        ("token_files/joined.py", "hint"),
+        ("token_files/loader.py", "f'rank is from 0 to world_size - 1, {self.world_size - 1}'"),
+        ("token_files/loader.py", "'choose a smaller block_size, or other tokens'"),
+        ("token_files/loader.py", "self.batch_size * self.world_size:,"),
+        ("token_files/loader.py", "f'an epoch has {self.n_steps:,} steps'"),
+        ("token_files/loader.py", "f'{name} is {least} or more'"),
+        ("token_files/made_by.py", "'is it damaged?'"),
+        ("token_files/open.py", "name the folder that prepare.py filled, or fill it: python p"),
+        ("token_files/open.py", "'wait for it, or run its command again: it continues'"),
+        ("token_files/open.py", "'train or val'"),
+        ("token_files/open.py", "copy it there too; or, if a run was stopped while it merged,"),
+        ("token_files/plot.py", "'leave out --plot'"),
+        ("token_files/plot.py", "f\"these do: {', '.join(sorted(kinds))}\""),
+        ("token_files/summary.py", ", --count at least 1"),
+        ("token_files/summary.py", ": it has an unknown header, or another tokenizer or dtype ma"),
+        ("token_files/documents.py", "'make them anew with --overwrite and without --eot'"),
+    ],
+    "A tokenizer's files, or an engine, have to be damaged or other than they say: test_tokenizers, test_encoder.": [
+        ("pipeline/vocabulary.py", "name one with --eot-id"),
+        ("pipeline/vocabulary.py", "make documents of it with --separator"),
+        ("tokenizer/encoder.py", ", which is slower and always right, and please report this t"),
+        ("tokenizer/encoder.py", ", which is slower and always right, and please report this"),
+        ("tokenizer/encoder.py", "'leave out eot=True'"),
+        ("tokenizer/engines.py", "it may have a very long run of one character: part it (--sep"),
+        ("tokenizer/engines.py", "f'choose --engine {tokenizer.reference}'"),
+        ("tokenizer/engines.py", "'make room in /tmp'"),
+        ("tokenizer/load.py", "'put that one back, under the same path'"),
+        ("tokenizer/load.py", "'is it damaged?'"),
+        ("tokenizer/load.py", "'name its tokenizer.json'"),
+        ("tokenizer/load.py", "'--tokenizer names a file, a folder or a tokenizer'"),
+        ("tokenizer/plain.py", "'start over with --overwrite'"),
+        ("tokenizer/ranks.py", "put that file, from elsewhere, there as"),
+        ("tokenizer/ranks.py", ", or the regular expression itself"),
+        ("tokenizer/ranks.py", "'name another'"),
+        ("tokenizer/ranks.py", "f'it has {known}'"),
+        ("tokenizer/ranks.py", "f'{top + 1} is the first above its ranks'"),
+        ("tokenizer/ranks.py", "'is its file damaged? Delete it from the cache'"),
+        ("tokenizer/ranks.py", "'name a .tiktoken file'"),
+        ("tokenizer/ranks.py", '"write it as the vocabulary\'s own code does"'),
+        ("tokenizer/tokenizer_json.py", "only byte-level BPE is exact for any text: GPT-2"),
+        ("tokenizer/tokenizer_json.py", "'set add_prefix_space to false in it'"),
+        ("tokenizer/tokenizer_json.py", "f'it has {known}'"),
+        ("tokenizer/tokenizer_json.py", '"name Hugging Face\'s file of that name"'),
+    ],
+}
+"""What other tests hold, or why nothing can be typed: places in the package, and a piece of their hints."""
+
+
+@pytest.fixture
+def sites(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[tuple[str, int]]]:
+    """The places in the package at which errors were made."""
+    found: set[tuple[str, int]] = set()
+    for kind in (errors.PrepareError, errors.RecordError):
+        original = kind.__init__
+
+        def watched(self: Any, *args: Any, _original: Any = original, **options: Any) -> None:
+            frame = sys._getframe(1)
+            found.add((frame.f_code.co_filename, frame.f_lineno))
+            _original(self, *args, **options)
+
+        monkeypatch.setattr(kind, "__init__", watched)
+    yield found
+
+
+class Site(NamedTuple):
+    """A call that makes an error with a hint: where it is, and the hint's source."""
+
+    file: str
+    first: int
+    last: int
+    hint: str
+
+    def is_of(self, file: str, hint: str) -> bool:
+        """Tell whether it is what a case or a reason speaks of."""
+        return self.file == file and (hint == self.hint or (len(hint) > 8 and hint in self.hint))
+
+
+def find_sites() -> list[Site]:
+    """Every place in the package that gives a hint."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in KINDS and len(node.args) > 1:
+                hint = ast.unparse(node.args[-1])
+                found.append(Site(path.relative_to(PACKAGE).as_posix(), node.lineno, node.end_lineno or 0, hint))
+    return found
+
+
+SITES = find_sites()
+
+
+def type_in(line: str) -> int:
+    """Run what stands between semicolons as a user does: other commands by the shell, the rest by the program."""
+    status = 0
+    for part in line.split("; "):
+        words = shlex.split(part)
+        if words[0] in ("mkdir", "rm", "printf", "cp", "mv", "truncate", "touch"):
+            subprocess.run(part, shell=True, check=True, stderr=subprocess.DEVNULL)
+            continue
+        out = [] if "--out" in words else ["--out", "out"]
+        has_ratio = {"--val", "--val-ratio", "--val-tokens", "--verify"} & {*words}
+        ratio = [] if has_ratio else ["--val-ratio", "0.2"]
+        engine = (
+            [] if "--engine" in words or "--tokenizer" in words or "--verify" in words else ["--engine", "tiktoken"]
+        )
+        try:
+            status = status or cli.main([*words, *out, *ratio, *engine])
+        except SystemExit as left:  # argparse's own
+            status = int(left.code or 0)
+    return status
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file}: {case.wrong} -> {case.right}")
+def test_what_a_hint_says_works(
+    case: Case, sites: set[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Refused at the place that the case speaks of; then the hint is done and typed: a whole result, nothing lost."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs()
+    if case.before:
+        assert type_in(case.before) == 0
+    sites.clear()
+    capsys.readouterr()
+    assert type_in(case.wrong) in (1, 2, 3, 4)
+    said = capsys.readouterr().err
+    made = [site for site in SITES if site.is_of(case.file, case.hint)]
+    assert any(
+        path == str(PACKAGE / site.file) and site.first <= line <= site.last for site in made for path, line in sites
+    ), said
+    if isinstance(case.do, str) and case.do:
+        found = re.search(case.do, said)
+        assert found, said
+        subprocess.run(found[1], shell=True, check=True)
+    elif callable(case.do):
+        case.do()
+    words = re.search(case.typed, said)
+    assert words, said
+    assert type_in(case.right.format(*words.groups())) == 0, capsys.readouterr().err
+
+
+def test_every_hint_is_here() -> None:
+    """A place that gives a hint has a case above, or a reason why not; no case or reason speaks of none."""
+    spoken_of = [(case.file, case.hint) for case in CASES] + [pair for pairs in ELSEWHERE.values() for pair in pairs]
+    unheld = [site for site in SITES if not any(site.is_of(*pair) for pair in spoken_of)]
+    assert not unheld, "\n".join(map(str, unheld))
+    stale = [pair for pair in spoken_of if not any(site.is_of(*pair) for site in SITES)]
+    assert not stale
