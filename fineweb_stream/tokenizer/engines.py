@@ -26,7 +26,7 @@ Engine = Callable[[bytes | memoryview, Ends], AnyIds]
 Returns the ids of all, and after each document's the end-of-text id.
 """
 
-CACHE_BYTES = 64 << 20
+CACHE_BYTES = 36 << 20
 """How much a tokenizer of gigatoken may come to remember before a new one takes its place."""
 
 PIECE_BYTES = 1 << 16
