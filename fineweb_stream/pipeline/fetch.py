@@ -50,8 +50,8 @@ class Piece(NamedTuple, Generic[T]):
 class _Room:
     """What may wait in all readers together: `max_bytes`, and one item of the reader whose turn it is.
 
-    Those whose turn it is not share a half, and begin after the first: else what comes last would take the place, or a
-    connection, of what is needed next.
+    Those share an eighth before which a reader has not asked for all of its own, and begin after the first: else what
+    comes last would take the place, or a connection, of what is needed next.
     """
 
     def __init__(self, max_bytes: float) -> None:
@@ -65,13 +65,22 @@ class _Room:
 class _Reader(Generic[T]):
     """Runs an iterator in a thread, `depth` items ahead where there is room; with 0 only when one is waited for."""
 
-    is_next = False
-
-    def __init__(self, make: Callable[[], Iterator[Piece[T]]], depth: int, room: _Room, cancel: Cancel) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Iterator[Piece[T]]],
+        depth: int,
+        room: _Room,
+        cancel: Cancel,
+        before: _Reader[T] | None = None,
+    ) -> None:
         self._items: deque[tuple[Future[T | None], int]] = deque()  # None is the end
         self._n_bytes = 0
         self._depth, self._room, self._cancel = depth, room, cancel
-        self._is_asked = False
+        self._is_asked = self._is_next = self._is_first = self._has_all = False
+        self._after: _Reader[T] | None = None
+        if before:
+            before._after = self
+            before._pass_on()
         self._thread = threading.Thread(target=self._run, args=(make,), name="encode-ahead", daemon=True)
         self._thread.start()
 
@@ -91,9 +100,8 @@ class _Reader(Generic[T]):
         """Ask for the next item and wait for it; None where it did not come in time."""
         room = self._room
         with room.changed:
-            if not self.is_next:
-                self.is_next = True
-                room.n_later_bytes -= self._n_bytes
+            self._is_next = True
+            self._come_first()
             self._is_asked = True
             room.changed.notify_all()
             if not room.changed.wait_for(lambda: self._items and self._items[0][0].done(), TICK_SECONDS):
@@ -123,7 +131,24 @@ class _Reader(Generic[T]):
                 del piece
         except BaseException as error:
             ended.set_exception(error)
+        with self._room.changed:
+            self._has_all = True
+            self._pass_on()
         self._put(Piece(None, 0, lambda: ended))
+
+    def _come_first(self) -> None:
+        """Share all the room there is."""
+        if not self._is_first:
+            self._is_first = True
+            self._room.n_later_bytes -= self._n_bytes
+            self._room.changed.notify_all()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let the next one come first, too, once this one has asked for all that it has."""
+        with self._room.changed:
+            if self._is_first and self._has_all and self._after:
+                self._after._come_first()
 
     def _may_begin(self) -> bool:
         return self._depth > 0 or (self._is_asked and not self._items)
@@ -132,11 +157,11 @@ class _Reader(Generic[T]):
         room = self._room
 
         def has_room() -> bool:
-            if self.is_next and not self._items:
+            if self._is_next and not self._items:
                 return True
-            if not (self.is_next or room.is_begun):
+            if not (self._is_next or room.is_begun):
                 return False
-            is_later_full = not self.is_next and room.n_later_bytes + piece.n_bytes > room.max_bytes / 2
+            is_later_full = not self._is_first and room.n_later_bytes + piece.n_bytes > room.max_bytes / 8
             is_full = room.n_bytes + piece.n_bytes > room.max_bytes
             return len(self._items) < self._depth and not is_full and not is_later_full
 
@@ -146,7 +171,7 @@ class _Reader(Generic[T]):
                 self._items.append((future, piece.n_bytes))
                 self._n_bytes += piece.n_bytes
                 room.n_bytes += piece.n_bytes
-                room.n_later_bytes += 0 if self.is_next else piece.n_bytes
+                room.n_later_bytes += 0 if self._is_first else piece.n_bytes
                 room.is_begun = True
                 future.add_done_callback(self._notify)
 
@@ -192,7 +217,7 @@ def read_ahead(
     try:
         while True:
             while len(readers) < n_ahead and (make := next(remaining, None)):
-                readers.append(_Reader(make, depth, room, stop))
+                readers.append(_Reader(make, depth, room, stop, readers[-1] if readers else None))
             if not readers:
                 return
             yield from readers[0]

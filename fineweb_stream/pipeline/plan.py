@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -146,7 +147,10 @@ class _Sample:
         self._sources = sources
         self._chosen = [s for s in sources[::step] if not s.input.is_stream or s.input.compression]
         n_each = max(n_samples // max(len(self._chosen), 1), 1)
-        self._samples = [_take_samples(source, n_each, is_strict) for source in self._chosen]  # the engine loads
+        take = functools.partial(_take_samples, n=n_each, is_strict=is_strict)  # the engine loads meanwhile
+        with ThreadPoolExecutor(n_samples) as pool:  # of a file at a URL a footer comes first, and then a sample
+            is_remote = any(source.input.is_remote for source in self._chosen)
+            self._samples = list(pool.map(take, self._chosen) if is_remote else map(take, self._chosen))
         self.ratios: list[float] = []
         self.rates: list[float] = []
         self.n_text = self.n_tokens = self._size = self._expected = self._documents = 0.0
