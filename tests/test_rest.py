@@ -173,3 +173,25 @@ def test_a_run_with_a_rest_goes_on_after_stops(layout: str, corpus_path: Path, t
         assert made(tmp_path / "out")[LAYOUTS[layout].rest_name] == rest
     prepare_in_blocks(600, corpus_path, tmp_path / "expected", max_tokens=16_003, **options)
     assert made(tmp_path / "out") == made(tmp_path / "expected")
+
+
+def test_stopped_right_after_the_old_rest_was_deleted(
+    layout: str, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer run whose shards leave none, stopped between the deletion of the old rest and its record, goes on."""
+    options, remove, rest = OPTIONS | {"layout": layout}, files.remove, tmp_path / "out" / LAYOUTS[layout].rest_name
+    prepare(corpus_path, tmp_path / "out", max_tokens=12_003, quiet=True, **options)
+
+    def dying(path: Path) -> None:
+        remove(path)
+        if path == rest:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "remove", dying)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus_path, tmp_path / "out", max_tokens=13_000, quiet=True, **options)
+    assert not rest.exists()
+    monkeypatch.undo()
+    prepare(corpus_path, tmp_path / "out", max_tokens=13_000, quiet=True, **options)
+    prepare(corpus_path, tmp_path / "expected", max_tokens=13_000, quiet=True, **options)
+    assert made(tmp_path / "out") == made(tmp_path / "expected")

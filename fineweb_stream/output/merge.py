@@ -7,6 +7,7 @@ a finished run that goes on, stays as it is until the new one takes its name in 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def give_names(folder: Path, state: State, layout: Layout) -> None:
         _check_size(part if part.exists() else folder / name, n_bytes)
         give_name(folder, name, state, layout)
     for name, entry in state.old.items():
-        if name not in sizes and looks_own(folder / name, [entry], layout):
+        is_there = os.path.lexists(folder / name)  # not where it was stopped right here
+        if is_there and name not in sizes and looks_own(folder / name, [entry], layout):
             files.remove(folder / name)
     state.old, state.parts, state.base_shards = {}, {}, 0
 
