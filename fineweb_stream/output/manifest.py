@@ -209,12 +209,19 @@ class Record:
         """Record durably where the run stands; what that costs does not grow with the number of inputs."""
         if self.state.status == DONE:
             files.write_whole(self.path, self._manifest(state=vars(self.state)), self.run)
-            files.remove(self.path.with_name(MANIFEST_NAME))
-            self.on_disk = ""
+            self.remove_manifest()
         elif self.on_disk:
             self._write_state([self.on_disk])
         else:
             self.begin()
+
+    def remove_manifest(self) -> None:
+        """Delete the manifest's own file, if it is this run's."""
+        path = self.path.with_name(MANIFEST_NAME)
+        with contextlib.suppress(PrepareError):  # somebody's, and no manifest
+            if (found := _read_manifest(self.path)) and found.run == self.run:
+                files.remove(path)
+        self.on_disk = ""
 
     def owned(self) -> Owned:
         """Return what the record says of the files that have their final names, those of the run before included."""

@@ -18,7 +18,7 @@ from .changes import CHANGES_NAME
 from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
 from .manifest import DONE, ENCODING, MANIFEST_NAME, RECORD_NAME, Record, State, new_run, portable, read_record
 from .options import OutputOptions
-from .own import check_folder, check_inputs, looks_own, orphans
+from .own import check_folder, check_inputs, looks_own, orphans, own_parts
 from .shards import TRAIN_NAME, shard_path
 
 MAX_DIFFERENCES = 5
@@ -55,6 +55,11 @@ def open_record(
         check_inputs(folder, [input.path for input in inputs if not input.is_remote])
         record = read_record(folder)
         check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
+        if record and not os.path.lexists(record.path) and any(p.stat().st_size for p in own_parts(folder, record.run)):
+            raise InputError(
+                f"{record.path}: gone, while what its run has made so far is still here",
+                f"put it back, or move {MANIFEST_NAME} and the *.part files away, or choose another folder with --out",
+            )
     except InputError as error:
         if not dry_run:
             raise
@@ -82,7 +87,7 @@ def open_record(
             if record.state.status == DONE and not dry_run:
                 record.state.parts = {}
                 record.clear_parts()
-                files.remove(folder / MANIFEST_NAME)
+                record.remove_manifest()
             return _continued(record, fresh, notes)
     if dry_run:
         if refusal and not overwrite:
@@ -189,9 +194,8 @@ def clear(folder: Path, record: Record) -> None:
             files.remove(folder / name)
     record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
     record.clear_parts()
-    for name in (RECORD_NAME, MANIFEST_NAME):
-        files.remove(folder / name)
-    record.on_disk = ""
+    files.remove(record.path)
+    record.remove_manifest()
 
 
 def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input]:
