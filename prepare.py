@@ -18,7 +18,10 @@ from pathlib import Path
 if sys.version_info < (3, 10):  # noqa: UP036 (its folder may have been copied)
     sys.exit("prepare.py needs Python 3.10 or newer, this is " + sys.version.split()[0])
 
-from fineweb_stream.cli import run
+try:
+    from fineweb_stream.cli import run
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     run(folder=Path(__file__).resolve().parent)

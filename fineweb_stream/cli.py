@@ -97,7 +97,8 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     if cache := options.pop("tiktoken_cache"):
         from .token_files.tiktoken_cache import write_tiktoken_cache
 
-        print("\n".join(map(escape, write_tiktoken_cache(Path(cache)))))
+        for line in write_tiktoken_cache(Path(cache)):
+            log.info(line)
         return 0
     if options["inputs"] and (options["verify"] or options["demo"]):
         option = "--verify" if options["verify"] else "--demo"
@@ -106,7 +107,8 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     if options.pop("verify"):
         from .output.verify import verify
 
-        print("\n".join(map(escape, verify(out, cancel))))
+        for line in verify(out, cancel):
+            log.info(line)
         return 0
     from .api import prepare
     from .inputs.discover import DEFAULT_CORPUS
@@ -143,11 +145,12 @@ def _default_names(here: Path) -> list[str]:
         if is_beside:
             raise InputError(
                 f"no input named: it may be standard input, or {names[0]} beside the script",
-                f"name it: prepare.py - or prepare.py {names[0]} < /dev/null",
+                f"name it: python prepare.py - or python prepare.py {names[0]} < /dev/null",
             )
         log.info("no input named: reading standard input")
         return [STDIN]
-    log.info(f"no input named: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
+    where = "" if is_beside else ", and no train_fineweb.txt, input.txt, jsonl or parquet beside the script"
+    log.info(f"no input named{where}: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
     return names
 
 

@@ -311,12 +311,17 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/, the .npy file include"),
         ("tokenizer/tokenizer_json.py", "pip install tokenizers, or the extra: pip install"),
     ],
+    "Tested where the rest of it is: test_records, test_program, test_parquet_footers.": [
+        ("output/resume.py", "put it back, or move {MANIFEST_NAME}"),
+        ("inputs/discover.py", "is a variable of the shell empty?"),
+        ("inputs/parquet.py", "write the file anew with another encoding"),
+    ],
     "Of standard input, which a process of its own has: test_program, test_stream_val.": [
-        ("cli.py", "name it: prepare.py - or prepare.py"),
+        ("cli.py", "name it: python prepare.py - or python prepare.py"),
         ("inputs/discover.py", "'it can be read once'"),
         ("inputs/discover.py", "'save it to a file, and name that'"),
         ("inputs/discover.py", "'a pipe is read as standard input: prepare.py - < PIPE'"),
-        ("inputs/standard_input.py", "'pipe text into it: cat corpus.txt | prepare.py -'"),
+        ("inputs/standard_input.py", "'pipe text into it: cat corpus.txt | python prepare.py -'"),
         ("pipeline/vocabulary.py", "'put the text in a file'"),
     ],
     "A scheduler and workers have to be lost, or to lack something: test_cluster.": [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_stream import iter_ids
+from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.blocks import ReadOptions
 from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.inputs.parquet import Parquet
@@ -148,3 +148,14 @@ def test_footers_without_an_optional_field(tmp_path: Path, writer: str) -> None:
         assert np.array_equal(found, expected), left_out
         assert 0.8 < n_bytes / sum(map(len, texts)) < 1.25, left_out
     assert n_same > 3
+
+
+def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:
+    """Categories in an encoding that pyarrow writes and does not read: written anew by another they are read."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"text": pa.array(["some words", "others"] * 300).dictionary_encode()})
+    pq.write_table(table, tmp_path / "c.parquet", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
+    with pytest.raises(InputError, match=r"cannot read them .*\n.*another encoding"):
+        prepare(tmp_path / "c.parquet", tmp_path / "out", quiet=True)
+    pq.write_table(table, tmp_path / "c.parquet")
+    prepare(tmp_path / "c.parquet", tmp_path / "out", quiet=True)

@@ -410,3 +410,12 @@ def test_nobody_listens(run_program, tmp_path, descriptor: int) -> None:
     ).replace("NUMBER", str(descriptor))
     command = [sys.executable, "-c", code.replace("NAME", ("stdout", "stderr")[descriptor - 1])]
     assert subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("",), ("c.txt", "--val", "")])
+def test_an_empty_name(arguments: tuple[str, ...], tmp_path: Path, run_program) -> None:
+    """An unset variable of the shell is no name of the current folder; `.` is."""
+    (tmp_path / "c.txt").write_text("some words " * 900)
+    done = run_program(*arguments)
+    assert done.returncode == 2 and "an input without a name" in done.stderr
+    assert run_program(".").returncode == 0

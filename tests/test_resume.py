@@ -431,7 +431,7 @@ def test_a_file_that_grows_behind_the_place(kind: str, tmp_path: Path, caplog) -
         prepare(path, tmp_path / str(n), quiet=True, **OPTIONS)
         prepare(path, tmp_path / f"{n} at once", quiet=True, **OPTIONS)
         assert outputs(tmp_path / str(n)) == outputs(tmp_path / f"{n} at once")
-        assert "changed behind the place where the run goes on" in caplog.text
+        assert "changed after the place that was reached" in caplog.text
     path.write_bytes(pack(text))
     assert not prepare_some(path, tmp_path / "before", 9, 500)
     path.write_bytes(pack(text.replace(b"Document 0.9 ", b"Document 0.8 ", 1) + text))

@@ -29,8 +29,11 @@ DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 
 def as_names(inputs: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return what a caller named, one or several, as the names that `find_inputs` takes."""
-    return [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
+    """Return what a caller named, one or several, as the names that `find_inputs` takes; `InputError` for ""."""
+    names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
+    if "" in names:
+        raise InputError("an input without a name", "is a variable of the shell empty? . is the current folder")
+    return names
 
 
 def find_inputs(names: Sequence[str], format: str | None = None, network: Network | None = None) -> list[Input]:

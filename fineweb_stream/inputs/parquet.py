@@ -328,11 +328,12 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(
-            f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged ({str(error).partition(chr(10))[0]})",
-            "fetch the file again",
-        ) from error
+    except (pa.ArrowException, OSError) as error:
+        where, reason = f"{input.shown}, rows {start + 1:,} to {stop:,}", str(error).partition("\n")[0]
+        if isinstance(error, NotImplementedError) or "Not yet implemented" in reason:
+            message = f"{where}: pyarrow {pa.__version__} cannot read them ({reason})"
+            raise InputError(message, "write the file anew with another encoding") from error
+        raise InputError(f"{where}: damaged ({reason})", "fetch the file again") from error
 
 
 def _iter_rows(columns: Iterable[pa.Array], max_bytes: int) -> Iterator[pa.Array]:

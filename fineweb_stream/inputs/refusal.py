@@ -53,7 +53,7 @@ def _render(name: str, found: Foreign, compression: str) -> str:
         if needs_file:
             return "save it to a file, and name that"
         kind = {".jsonl": " --format jsonl"}.get(found.suffix, "")
-        return f"COMMAND | {' | '.join([*steps, found.command])} | prepare.py -{kind}"
+        return f"COMMAND | {' | '.join([*steps, found.command])} | python prepare.py -{kind}"
     new = quoted(new_name(name, found.suffix))
     if "://" in name:
         fetched = "FETCHED_FILE"

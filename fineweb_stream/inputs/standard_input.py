@@ -55,7 +55,7 @@ def stdin_head(cancel: Cancel = NEVER) -> bytes:
         _HEAD.extend(StandardInput(cancel).read(_HEAD_BYTES))
     if not _HEAD:
         what = "empty" if sys.stdin else "closed"
-        raise InputError(f"standard input is {what}", "pipe text into it: cat corpus.txt | prepare.py -")
+        raise InputError(f"standard input is {what}", "pipe text into it: cat corpus.txt | python prepare.py -")
     return bytes(_HEAD)
 
 

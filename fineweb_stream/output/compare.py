@@ -36,14 +36,14 @@ def compare(
         if is_moved:
             before_fixed = [*before_fixed[:-1], now[behind]]
     found = _differences(before_fixed, now_fixed, now)
-    refused += [f"{what}: it was read already" for what in found]
+    refused += [f"{what}: it was read already" if " was not there" not in what else what for what in found]
     notes = []
     before, names = names_of(record), names_now(record, settings["text_column"])
     is_ahead = has_more(record, inputs) or not record.state.is_exhausted
     if not refused and names != before and is_ahead:
         notes.append(f"--text-column was {before!r} and is {names!r} (the first that is there)")
     if is_moved:
-        notes.append(f"the input {inputs[behind].shown} changed behind the place where the run goes on")
+        notes.append(f"the input {inputs[behind].shown} changed after the place that was reached")
     if not found:
         notes += _differences(record.inputs[n_fixed:], now[n_fixed:], now[n_fixed:])
     if not refused and notes and _val_would_move(record, now):

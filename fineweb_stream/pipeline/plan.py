@@ -89,7 +89,8 @@ class Sampled:
 
     def splits(self, settings: Settings) -> tuple[int, int]:
         """Return how many tokens train and val will have: --max-tokens ends a run early, before all of val is met."""
-        val = min(settings.val_tokens or int(self.n_tokens * settings.val_ratio), self.n_tokens)
+        first = self.n_tokens // max(self.n_documents, 1) if self.has_documents else 0  # the first document always is
+        val = min(settings.val_tokens or int(self.n_tokens * settings.val_ratio) + first, self.n_tokens)
         val = val if self.val_tokens is None else self.val_tokens
         train = self.n_tokens - val
         if settings.max_tokens is None or train <= settings.max_tokens:

@@ -178,7 +178,8 @@ def map_ids(path: Path, made: MadeBy | None = None) -> np.memmap[Any, np.dtype[n
         start, n_ids = find_ids(path, dtype)
         return np.memmap(path, dtype, "r", start, (n_ids,))
     except FileNotFoundError:
-        hint = f"check the path, or make it: python prepare.py INPUT --out {path.parent}"
+        folder = path.parent if path.suffix else path
+        hint = f"check the path, or make it: python prepare.py INPUT --out {folder}"
         raise InputError(f"{path}: no such file", hint) from None
     except OSError as error:
         is_limit = error.errno == errno.EMFILE  # every map holds a file open
