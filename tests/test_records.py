@@ -274,22 +274,6 @@ def test_changes_of_text_that_is_bad_all_over(tmp_path: Path) -> None:
     assert read_record(tmp_path / "out").state.n_changes == {"skipped": 1 << 15}
 
 
-def test_a_record_that_is_gone_while_its_files_are_there(tmp_path: Path) -> None:
-    """The manifest alone, beside what its run has made: nothing is begun anew in silence; put back, it goes on."""
-    path, out, options = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out", OPTIONS | {"shard_tokens": 10**6}
-    prepare(path, tmp_path / "expected", quiet=True, **options)
-    assert not prepare_some(path, out, 8, **options)
-    record = (out / "prepare.json").rename(tmp_path / "kept")
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    for overwrite in (False, True):
-        with pytest.raises(PrepareError, match=r"prepare\.json: gone, while what its run has made"):
-            prepare(path, out, overwrite=overwrite, quiet=True, **options)
-        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
-    record.rename(out / "prepare.json")
-    prepare(path, out, quiet=True, **options)
-    assert outputs(out) == outputs(tmp_path / "expected")
-
-
 @pytest.mark.parametrize("is_manifest", [False, True])
 def test_a_manifest_that_is_not_the_runs_own_stays(
     is_manifest: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,9 +16,9 @@ from ..support.redact import kept
 from . import files
 from .changes import CHANGES_NAME
 from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
-from .manifest import DONE, ENCODING, MANIFEST_NAME, RECORD_NAME, Record, State, new_run, portable, read_record
+from .manifest import DONE, ENCODING, RECORD_NAME, Record, State, new_run, portable, read_record
 from .options import OutputOptions
-from .own import check_folder, check_inputs, looks_own, orphans, own_parts
+from .own import check_folder, check_inputs, looks_own, orphans
 from .shards import TRAIN_NAME, shard_path
 
 MAX_DIFFERENCES = 5
@@ -55,11 +55,6 @@ def open_record(
         check_inputs(folder, [input.path for input in inputs if not input.is_remote])
         record = read_record(folder)
         check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
-        if record and not os.path.lexists(record.path) and any(p.stat().st_size for p in own_parts(folder, record.run)):
-            raise InputError(
-                f"{record.path}: gone, while what its run has made so far is still here",
-                f"put it back, or move {MANIFEST_NAME} and the *.part files away, or choose another folder with --out",
-            )
     except InputError as error:
         if not dry_run:
             raise
