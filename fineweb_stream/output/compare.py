@@ -35,8 +35,8 @@ def compare(
         is_moved = _is_same_so_far(record, before_fixed[-1], inputs[behind], place_hash)
         if is_moved:
             before_fixed = [*before_fixed[:-1], now[behind]]
-    found = _differences(before_fixed, now_fixed, now)
-    refused += [f"{what}: it was read already" if " was not there" not in what else what for what in found]
+    found = _differences(before_fixed, now_fixed, now, ": it was read already")
+    refused += found
     notes = []
     before, names = names_of(record), names_now(record, settings["text_column"])
     is_ahead = has_more(record, inputs) or not record.state.is_exhausted
@@ -146,21 +146,24 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
     return head == head_of(before.fingerprint) and place_hash(now, state.offset, n_bytes) == sha256
 
 
-def _differences(before: list[Input], now: list[Input], named: list[Input]) -> list[str]:
-    """Say what is not the same in two rows of inputs; `named` are all that might have been meant."""
+def _differences(before: list[Input], now: list[Input], named: list[Input], why: str = "") -> list[str]:
+    """Say what is not the same in two rows of inputs; `named` are all that might have been meant.
+
+    `why` follows what is said of those that were there.
+    """
     if len(before) == len(now) and all(map(_is_same, before, now)):
         return []
     was, here = ({input.path: input for input in inputs} for inputs in (before, now))
     anywhere = {input.path for input in named}
     found = [f"the input {path} was not there" for path in here if path not in was]
-    found += [f"the input {path} was there and is not named now" for path in was if path not in anywhere]
+    found += [f"the input {path} was there and is not named now{why}" for path in was if path not in anywhere]
     for path in here:
         if path in was and not _is_same(was[path], here[path]):
             if here[path].is_stdin:
-                found.append("standard input begins with something else")
+                found.append(f"standard input begins with something else{why}")
             else:
-                found.append(f"the input {path} changed: {_describe(was[path])}, now {_describe(here[path])}")
-    return found or ["the inputs were named in another order"]
+                found.append(f"the input {path} changed: {_describe(was[path])}, now {_describe(here[path])}{why}")
+    return found or [f"the inputs were named in another order{why}"]
 
 
 def _val_would_move(record: Record, now: list[Input]) -> bool:
