@@ -52,7 +52,7 @@ def write_parquet(path: Path, documents: Sequence[str], row_group_size: int = 10
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ids = [f"<urn:{i}>" for i in range(len(documents))]
+    ids = options.pop("ids", None) or [f"<urn:{i}>" for i in range(len(documents))]
     table = pa.table(
         {"id": ids, "text": pa.array(documents, options.pop("type", pa.string())), "score": [0.5] * len(ids)}
     )

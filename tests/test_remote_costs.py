@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import prepare
+from fineweb_stream.inputs.parquet import MAX_GAP_BYTES
 from fineweb_stream.pipeline.plan import N_REMOTE_SAMPLES
 
 from .conftest import ROOT
@@ -58,14 +59,15 @@ finally:
 
 @pytest.fixture(scope="module")
 def hub_folder(tmp_path_factory) -> Path:
-    """A dataset of several files, each of several row groups; each row group is a block of its own."""
+    """A dataset of several files of several row groups; each is a block, and too far from the next for one request."""
     folder = tmp_path_factory.mktemp("hub")
     rng = random.Random(7)
     words = [rng.randbytes(rng.randint(1, 5)).hex() for _ in range(5000)]
     (folder / "o" / "n" / "data").mkdir(parents=True)
     for i in range(N_FILES):
         docs = [" ".join(rng.choices(words, k=350)) for _ in range(N_GROUPS * GROUP_ROWS)]
-        write_parquet(folder / "o" / "n" / "data" / f"{i}.parquet", docs, row_group_size=GROUP_ROWS)
+        ids = [rng.randbytes(MAX_GAP_BYTES // GROUP_ROWS + 50) for _ in docs]
+        write_parquet(folder / "o" / "n" / "data" / f"{i}.parquet", docs, GROUP_ROWS, ids=ids)
     return folder
 
 
@@ -180,6 +182,24 @@ def test_connections_are_used_again(server, expected, tmp_path, monkeypatch) -> 
     assert outputs(tmp_path / "out") == expected
     assert len(server.log) > N_FILES * N_GROUPS
     assert server.n_connections <= 3
+
+
+def test_neighbours_share_a_request(clean_env, tmp_path) -> None:
+    """Row groups that lie together come by one request each 4 MB; the blocks, and the bytes, are as from the disk."""
+    folder, rng = tmp_path / "hub" / "o" / "n" / "data", random.Random(9)
+    folder.mkdir(parents=True)
+    docs = [rng.randbytes(1000).hex() for _ in range(10_000)]
+    path = write_parquet(folder / "0.parquet", docs, 1000, compression="none", use_dictionary=False)
+    prepare(path, tmp_path / "expected", quiet=True)
+    with HubServer(tmp_path / "hub") as server:
+        command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--workers", "2"]
+        env = clean_env | {"HF_ENDPOINT": server.url}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    chunk_bytes = pq.read_metadata(path).row_group(0).column(1).total_compressed_size
+    large = [request.n_bytes for request in server.log if request.n_bytes > chunk_bytes]
+    assert len(large) == 5 and max(large) <= 4 << 20, "two row groups of 2 MB each"
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
 def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None:

@@ -289,15 +289,24 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
     metadata, first_rows = _metadata(source.input, source.network), _first_rows(source.input, source.network)
     groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
     _, column = _column(metadata, source)
-    ranges: list[tuple[int, int]] = []
-    for group in groups:
-        start, stop = _byte_range(metadata.row_group(group).column(column))
-        if not 0 <= start <= stop <= source.input.size:
-            raise InputError(f"{source.input.shown}: damaged: a column ends behind the file", "fetch the file again")
-        if ranges and 0 <= start - ranges[-1][1] <= MAX_GAP_BYTES:
-            start = ranges.pop()[0]
-        ranges.append((start, stop))
-    return Chunks(metadata, groups, ranges)
+    ranges = [_byte_range(metadata.row_group(group).column(column)) for group in groups]
+    if not all(0 <= start <= stop <= source.input.size for start, stop in ranges):
+        raise InputError(f"{source.input.shown}: damaged: a column ends behind the file", "fetch the file again")
+    return Chunks(metadata, groups, join_ranges(ranges))
+
+
+def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges of bytes with those made one that a request may bring together.
+
+    >>> join_ranges([(0, 10), (20, 30), (1_000_000, 1_000_010)])
+    [(0, 30), (1000000, 1000010)]
+    """
+    joined: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if joined and 0 <= start - joined[-1][1] <= MAX_GAP_BYTES:
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return joined
 
 
 def text_share(source: Parquet) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from collections import deque
@@ -18,12 +19,13 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from ..inputs.blocks import Block, Source
-from ..inputs.parquet import Parquet, find_chunks, text_share
+from ..inputs.parquet import MAX_GAP_BYTES, Chunks, Parquet, find_chunks, join_ranges, text_share
 from ..inputs.storage import check_unchanged, remote_file
-from ..remote.network import Fetcher, Network
+from ..remote.network import MAX_RANGE_BYTES, Fetcher, Network
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 JOIN_SECONDS = 5.0
 """How long a thread is waited for at the end: on Windows nothing ends the read of a silent pipe."""
@@ -314,25 +316,67 @@ def _iter_pieces(source: Source, start: int, stop: Cancel) -> Iterator[Piece[Blo
     fetcher, given = source.network.fetcher, cast(Any, source)
     is_fetched = _is_fetched(source) and fetcher.is_streaming
     own: Source = replace(given, network=Network(fetcher, stop))
-    for block in own.iter_blocks(start):
-        block = replace(block, source=source)  # it may be cut anew when `stop` is set
-        if is_fetched and block.data is None:
-            yield _fetched(source, block)
-        else:
-            yield Piece(block, block.n_bytes if block.data is not None else 0)
+    blocks = (replace(block, source=source) for block in own.iter_blocks(start))  # `stop` may be set when one is cut
+    yield from _iter_fetched(source, blocks) if is_fetched else map(_piece, blocks)
     check_unchanged(own)
 
 
-def _fetched(source: Source, block: Block) -> Piece[Block]:
-    """Return a block that becomes one which carries the bytes that its worker needs."""
+def _piece(block: Block) -> Piece[Block]:
+    return Piece(block, block.n_bytes if block.data is not None else 0)
+
+
+def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Block]]:
+    """Yield blocks that become ones which carry the bytes that their workers need; neighbours share a request."""
     assert isinstance(source, Parquet)
-    limit = source.options.max_document_bytes
-    if limit is not None and block.n_bytes > limit:
-        return Piece(block, 0)  # it is one record, and will be named
-    chunks, file, fetcher = find_chunks(source, block), remote_file(source.input), source.network.fetcher
+    fetcher, max_document_bytes = source.network.fetcher, source.options.max_document_bytes or math.inf
+    max_bytes = min(fetcher.ahead_bytes // fetcher.n_connections, MAX_RANGE_BYTES)
+    held: list[tuple[Block, Chunks]] = []
+    for block in blocks:
+        is_named = block.n_bytes > max_document_bytes  # it is one record, and will be named
+        chunks = find_chunks(source, block) if block.data is None and not is_named else None
+        if held and not (chunks and _is_near(held[0][1], held[-1][1], chunks, max_bytes)):
+            yield from _fetched(source, held)
+            held = []
+        if chunks:
+            held.append((block, chunks))
+        else:
+            yield _piece(block)
+    if held:
+        yield from _fetched(source, held)
 
-    def fetch() -> Block:
-        return replace(block, data=chunks._replace(data=[fetcher.web.fetch(file, *range) for range in chunks.ranges]))
 
-    n_bytes = sum(stop - start for start, stop in chunks.ranges)
-    return Piece(block, n_bytes, lambda: fetcher.submit(fetch, priority=1 + source.number))
+def _is_near(first: Chunks, last: Chunks, chunks: Chunks, max_bytes: float) -> bool:
+    """Tell whether one request may bring what lies between, too."""
+    gap = chunks.ranges[0][0] - last.ranges[-1][1]
+    return 0 <= gap <= MAX_GAP_BYTES and chunks.ranges[-1][1] - first.ranges[0][0] <= max_bytes
+
+
+def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[Piece[Block]]:
+    """Yield blocks that become ones which carry what one request, or a few, bring for all of them."""
+    file, fetcher = remote_file(source.input), source.network.fetcher
+    ranges = join_ranges(range for _, chunks in held for range in chunks.ranges)
+
+    def fetch() -> list[bytes]:
+        return [fetcher.web.fetch(file, *range) for range in ranges]
+
+    def give(block: Block, chunks: Chunks, data: list[bytes]) -> Block:
+        return replace(block, data=chunks._replace(ranges=ranges, data=data))
+
+    begin = functools.cache(lambda: fetcher.submit(fetch, priority=1 + source.number))
+    for block, chunks in held:
+        n_bytes = sum(stop - start for start, stop in chunks.ranges)
+        yield Piece(block, n_bytes, functools.partial(_then, begin, functools.partial(give, block, chunks)))
+
+
+def _then(begin: Callable[[], Future[T]], use: Callable[[T], U]) -> Future[U]:
+    """Return what `use` makes of what is begun here."""
+    future: Future[U] = Future()
+
+    def pass_on(done: Future[T]) -> None:
+        try:
+            future.set_result(use(done.result()))
+        except BaseException as error:
+            future.set_exception(error)
+
+    begin().add_done_callback(pass_on)
+    return future
