@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from ..remote.network import Network
+from ..remote.network import Data, Network
 from ..support.errors import GrownError, InputError, MemoryLimitError
 from ..support.model import Change, Changes, Input, ReadOptions, name_hint
 from ..support.ranged import RangedFile
@@ -259,7 +259,7 @@ class Chunks(NamedTuple):
     metadata: pq.FileMetaData
     groups: list[int]
     ranges: list[tuple[int, int]]
-    data: list[bytes] | None = None
+    data: list[Data] | None = None
 
     def open(self, source: Parquet) -> BinaryIO:
         """Open the file, or what was fetched of it."""
@@ -271,17 +271,25 @@ class Chunks(NamedTuple):
 class _Fetched(RangedFile):
     """A file of which only some ranges are here; `OSError` for a byte that is in none."""
 
-    def __init__(self, size: int, ranges: list[tuple[int, int]], data: list[bytes]) -> None:
+    def __init__(self, size: int, ranges: list[tuple[int, int]], data: list[Data]) -> None:
         super().__init__(size)
         self._ranges = ranges
         self._data = data
 
     def _read_range(self, start: int, stop: int) -> bytes:
+        return bytes(self._find(start, stop))
+
+    def read_buffer(self, size: int, /) -> memoryview:
+        """Read without a copy: Arrow calls this where there is one."""
+        start = self.tell()
+        return self._find(start, self.seek(min(start + size, self._size)))
+
+    def _find(self, start: int, stop: int) -> memoryview:
         at = bisect_right(self._ranges, start, key=lambda range: range[0]) - 1
         if at < 0 or stop > self._ranges[at][1]:
             raise OSError(f"bytes {start:,} to {stop:,} belong to no column of text")
         first = self._ranges[at][0]
-        return self._data[at][start - first : stop - first]
+        return memoryview(self._data[at])[start - first : stop - first]
 
 
 def find_chunks(source: Parquet, block: Block) -> Chunks:

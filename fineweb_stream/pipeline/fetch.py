@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import MAX_GAP_BYTES, Chunks, Parquet, find_chunks, join_ranges, text_share
 from ..inputs.storage import check_unchanged, remote_file
-from ..remote.network import MAX_RANGE_BYTES, Fetcher, Network
+from ..remote.network import MAX_RANGE_BYTES, Data, Fetcher, Network
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel
 
 T = TypeVar("T")
@@ -356,10 +356,10 @@ def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[
     file, fetcher = remote_file(source.input), source.network.fetcher
     ranges = join_ranges(range for _, chunks in held for range in chunks.ranges)
 
-    def fetch() -> list[bytes]:
+    def fetch() -> list[Data]:
         return [fetcher.web.fetch(file, *range) for range in ranges]
 
-    def give(block: Block, chunks: Chunks, data: list[bytes]) -> Block:
+    def give(block: Block, chunks: Chunks, data: list[Data]) -> Block:
         return replace(block, data=chunks._replace(ranges=ranges, data=data))
 
     begin = functools.cache(lambda: fetcher.submit(fetch, priority=1 + source.number))

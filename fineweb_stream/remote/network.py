@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .web import Web
 
 T = TypeVar("T")
+Data = bytes | bytearray
+"""What was fetched."""
 
 DEFAULT_CONNECTIONS = 16
 CHANGED = "it changed while it was read: once it is complete, start over with --overwrite"
@@ -145,7 +147,7 @@ class Fetcher:
                 return
             del future, job, done  # an idle thread holds no data
 
-    def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[bytes]:
+    def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[Data]:
         """Begin to fetch the bytes from `start` to `stop`, all of them (see `Web.fetch`)."""
         web = self.web
         return self.submit(lambda: web.fetch(file, start, stop), priority)
@@ -174,7 +176,7 @@ class Network:
                 raise patience.give_up("timeout")
         return future.result()
 
-    def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
+    def read(self, file: RemoteFile, start: int, stop: int) -> Data:
         """Return a range of a file (see `Web.fetch`)."""
         return self.result(self.fetcher.fetch(file, start, stop))
 
@@ -200,26 +202,27 @@ class RemoteReader(RangedFile):
         self._buffer_bytes = buffer_bytes
         self._ahead_bytes = ahead_bytes
         self._stop = file.size if stop is None else stop
-        self._held, self._held_start = b"", 0
-        self._ahead: deque[tuple[int, int, Future[bytes]]] = deque()
+        self._held, self._held_start = memoryview(b""), 0
+        self._ahead: deque[tuple[int, int, Future[Data]]] = deque()
         network.fetcher.n_readers += ahead_bytes > 0
 
     def _read_range(self, start: int, stop: int) -> bytes:
         parts = []
         while start < stop:
             if not 0 <= start - self._held_start < len(self._held):
-                self._held, self._held_start = b"", start
-                self._held = self._next_ahead(start) if start < self._stop and self._ahead_bytes else self._exact(stop)
+                self._held, self._held_start = memoryview(b""), start
+                is_ahead = start < self._stop and self._ahead_bytes
+                self._held = memoryview(self._next_ahead(start) if is_ahead else self._exact(stop))
             at = start - self._held_start
             parts.append(self._held[at : at + stop - start])
             start += len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
-    def _exact(self, stop: int) -> bytes:
+    def _exact(self, stop: int) -> Data:
         start = self._held_start
         return self._network.read(self._file, start, min(max(stop, start + self._buffer_bytes), self._size))
 
-    def _next_ahead(self, start: int) -> bytes:
+    def _next_ahead(self, start: int) -> Data:
         """Return what begins at `start`, and ask for what follows it as far as there is room."""
         fetcher, ahead = self._network.fetcher, self._ahead
         while ahead and not ahead[0][0] <= start < ahead[0][1]:
@@ -240,6 +243,6 @@ class RemoteReader(RangedFile):
             for *_, future in self._ahead:
                 future.cancel()
             self._ahead.clear()
-            self._held = b""
+            self._held = memoryview(b"")
             self._network.fetcher.n_readers -= self._ahead_bytes > 0
         super().close()

@@ -26,7 +26,7 @@ from ..support.errors import InputError
 from ..support.redact import is_web, shown
 from ..support.version import __version__
 from .hub import address_of, etag_of, is_hub, read_fsspec, token_header
-from .network import CHANGED, RemoteFile, Timeouts
+from .network import CHANGED, Data, RemoteFile, Timeouts
 from .retry import Pacing, Patience, Refused
 
 LINKED_ETAG = "X-Linked-Etag"
@@ -64,28 +64,29 @@ class Web:
         """Return the patience for a listing: without a network it says so soon."""
         return Patience(url, self, self.timeouts.contact)
 
-    def fetch(self, file: RemoteFile, start: int, stop: int) -> bytes:
+    def fetch(self, file: RemoteFile, start: int, stop: int) -> Data:
         """Return the bytes from `start` to `stop`, all of them: a cut answer is continued where it ended.
 
         Raises `InputError` when the file is gone, forbidden or not as listed, `RemoteError` when not a byte came for
         `Timeouts.progress`.
         """
         assert 0 <= start <= stop <= file.size
-        address, data = address_of(file.url), bytearray()
+        address, data, first = address_of(file.url), bytearray(stop - start), start
         patience = Patience(address, self)
 
-        def attempt() -> bytes:
+        def attempt() -> Data:
+            nonlocal first
             if not is_web(address):
                 return read_fsspec(file, start, stop)
-            first = start + len(data)
             with contextlib.ExitStack() as stack:
                 answer = self._open(stack, address, first, stop, patience.left)
                 _check_answer(file, answer, first, stop)
                 for piece in patience.pieces(answer, stop - first):
-                    data.extend(piece)
-            if len(data) < stop - start:
+                    data[first - start : first - start + len(piece)] = piece
+                    first += len(piece)
+            if first < stop:
                 raise ConnectionError
-            return bytes(data)
+            return data
 
         return patience.retry(attempt) if start < stop else b""
 
