@@ -17,7 +17,7 @@ import pytest
 
 from fineweb_stream import prepare
 from fineweb_stream.inputs.parquet import MAX_GAP_BYTES
-from fineweb_stream.pipeline.plan import N_REMOTE_SAMPLES
+from fineweb_stream.inputs.sources import N_REMOTE_SAMPLES
 
 from .conftest import ROOT
 from .helpers import outputs, write_parquet

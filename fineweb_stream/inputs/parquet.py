@@ -53,6 +53,9 @@ MAX_GROWTH = 2
 N_FOOTERS = 8
 """Of how many files the footers are kept; some files are begun before their turn."""
 
+MIN_FOOTER_BYTES, MAX_FOOTER_BYTES = 1 << 16, 1 << 20
+"""How much of the end of a file at a URL is asked for at once: a 64th of it holds its footer, or nearly all of that."""
+
 MAX_GAP_BYTES = 256 << 10
 """What of other columns is fetched along so that one request brings several row groups: less than a request costs."""
 
@@ -408,7 +411,8 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
         import pyarrow as pa
     except ImportError:
         raise InputError(f"{input.shown}: reading parquet needs pyarrow", "pip install pyarrow") from None
-    with open_file(input, network) as file:
+    n_bytes = min(max(input.size // 64, MIN_FOOTER_BYTES), MAX_FOOTER_BYTES)
+    with open_file(input, network, buffer_bytes=n_bytes) as file:
         try:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:

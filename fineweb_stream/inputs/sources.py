@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from ..remote.network import Network
 from ..support.cancel import Cancel
@@ -18,8 +19,13 @@ from .parquet import Parquet, check_parquet, find_column_error
 from .separated import SeparatedText
 from .text import PlainText
 
+AnySource = TypeVar("AnySource", bound=Source)
+
 FOOTER_SECONDS = 5.0
 """How long the footers of parquet files are looked at before a run: some 2,000 files."""
+
+N_REMOTE_SAMPLES = 4
+"""How many samples are taken of what lies at URLs: few, each is fetched."""
 
 
 def make_sources(
@@ -54,9 +60,22 @@ def make_sources(
 
 
 def check_first(sources: Sequence[Source]) -> None:
-    """Raise `InputError` for the first parquet file if it has no text column."""
-    for source in [source for source in sources if isinstance(source, Parquet)][:1]:
-        check_parquet(source)
+    """Raise `InputError` for the first parquet file if it has no text column.
+
+    Meanwhile the footers come of those at URLs that will be sampled: each takes several round trips.
+    """
+    found = [source for source in sources if isinstance(source, Parquet)]
+    with ThreadPoolExecutor(2 * N_REMOTE_SAMPLES) as pool:
+        for source in spread(found, N_REMOTE_SAMPLES)[1:]:
+            if source.input.is_remote:
+                pool.submit(check_parquet, source)  # what is wrong with one is said when its turn comes
+        for source in found[:1]:
+            check_parquet(source)
+
+
+def spread(sources: Sequence[AnySource], n: int) -> Sequence[AnySource]:
+    """Return `n` sources or a few more, the first among them, evenly spread."""
+    return sources[:: max(len(sources) // n, 1)]
 
 
 def check_documents(sources: Sequence[Source]) -> None:

@@ -244,11 +244,16 @@ def open_input(
     return InputFile(input, open_file(input, network), start)
 
 
-def open_file(input: Input, network: Network, is_stream: bool = False, stop: int | None = None) -> BinaryIO:
-    """Open an input's file; `InputError` says why it cannot be. A stream at a URL is read ahead, up to `stop`."""
+def open_file(
+    input: Input, network: Network, is_stream: bool = False, stop: int | None = None, buffer_bytes: int = 0
+) -> BinaryIO:
+    """Open an input's file; `InputError` says why it cannot be.
+
+    A stream at a URL is read ahead, up to `stop`, else `buffer_bytes` at a time.
+    """
     if input.is_remote:
         ahead_bytes = network.fetcher.ahead_bytes if is_stream else 0
-        return cast(BinaryIO, RemoteReader(network, remote_file(input), 0, ahead_bytes, stop))
+        return cast(BinaryIO, RemoteReader(network, remote_file(input), buffer_bytes, ahead_bytes, stop))
     try:
         return Path(input.path).open("rb")
     except OSError as error:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Parquet, n_rows
+from ..inputs.sources import N_REMOTE_SAMPLES, spread
 from ..inputs.storage import unpacked_bytes
 from ..output import files
 from ..output.changes import locate
@@ -36,7 +37,7 @@ USEFUL_VAL_TOKENS = 100_000
 
 MAX_USEFUL_RATIO = 0.1
 
-N_SAMPLES, N_REMOTE_SAMPLES = 64, 4
+N_SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,8 @@ class _Sample:
     """Samples of some sources, and what they come to."""
 
     def __init__(self, sources: Sequence[Source], n_samples: int, is_strict: bool) -> None:
-        step = max(len(sources) // n_samples, 1)
         self._sources = sources
-        self._chosen = [s for s in sources[::step] if not s.input.is_stream or s.input.compression]
+        self._chosen = [s for s in spread(sources, n_samples) if not s.input.is_stream or s.input.compression]
         n_each = max(n_samples // max(len(self._chosen), 1), 1)
         take = functools.partial(_take_samples, n=n_each, is_strict=is_strict)  # the engine loads meanwhile
         with ThreadPoolExecutor(n_samples) as pool:  # of a file at a URL a footer comes first, and then a sample

@@ -184,8 +184,9 @@ class Network:
 class RemoteReader(RangedFile):
     """A listed file as a file object, for pyarrow and decompressors; `read` returns all that was asked for.
 
-    Small reads are served from one buffer of `buffer_bytes`; 0 makes each read one exact request. With `ahead_bytes`
-    the file is read as a stream up to `stop`: large ranges, several under way. (Each reader is told its part.)
+    Small reads are served from one buffer of `buffer_bytes`, near the end the file's last ones; 0 makes each read one
+    exact request. With `ahead_bytes` the file is read as a stream up to `stop`: large ranges, several under way. (Each
+    reader is told its part.)
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class RemoteReader(RangedFile):
         return b"".join(parts)
 
     def _exact(self, stop: int) -> Data:
-        start = self._held_start
+        start = self._held_start = max(min(self._held_start, self._size - self._buffer_bytes), 0)
         return self._network.read(self._file, start, min(max(stop, start + self._buffer_bytes), self._size))
 
     def _next_ahead(self, start: int) -> Data:
