@@ -15,7 +15,7 @@ from .strategies import texts
 @given(text=texts, start=st.integers(0, 50))
 def test_every_cut_keeps_the_ids(reference, text: str, start: int) -> None:
     """Both sides of a cut, encoded apart, give the ids of the whole."""
-    cut = find_cut(text, start)
+    cut = find_cut(text, start, len(text))
     if cut is not None:
         assert 0 < cut < len(text)
         assert cut >= start
@@ -45,7 +45,7 @@ def test_all_cuts_of_the_hard_texts(reference, text: str) -> None:
     """At every start, in the texts that hold every class of the pattern."""
     whole = reference.encode_ordinary(text)
     for start in range(len(text)):
-        if cut := find_cut(text, start):
+        if cut := find_cut(text, start, len(text)):
             assert reference.encode_ordinary(text[:cut]) + reference.encode_ordinary(text[cut:]) == whole
     for size in range(1, 20):
         pieces = [piece.decode() for piece in iter_pieces(text.encode(), size)]
@@ -63,7 +63,7 @@ def test_whitespace_is_that_of_the_pattern(reference) -> None:
 def test_no_cut_in_one_class() -> None:
     """A run of a single class has no place to cut."""
     for run in ("a" * 9000, "7" * 9000, "-" * 9000, " " * 9000, "漢" * 9000):
-        assert find_cut(run, 10) is None
+        assert find_cut(run, 10, len(run)) is None
 
 
 @pytest.mark.parametrize("first", ["a", "漢", "한", "7", " ", "-", "'", "\udcff"])
@@ -78,5 +78,5 @@ def test_what_is_passed_over_is_of_one_kind(first: str) -> None:
 
 def test_no_cut_beside_bytes_that_are_no_utf8() -> None:
     """What becomes of such a byte is decided later, so no cut relies on it."""
-    assert find_cut("ab\udcff cd", 1) is None
-    assert find_cut("ab\udcff-\udcff", 1) is None
+    assert find_cut("ab\udcff cd", 1, 6) is None
+    assert find_cut("ab\udcff-\udcff", 1, 5) is None

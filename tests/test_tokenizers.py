@@ -23,7 +23,7 @@ from fineweb_stream import InputError, PrepareError, iter_ids, open_documents, o
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.vocabulary import usable_engine
 from fineweb_stream.token_files.summary import decode, summarize
-from fineweb_stream.tokenizer import load
+from fineweb_stream.tokenizer import load, ranks
 from fineweb_stream.tokenizer.cuts import NO_CUTS, SPACE_CUTS, WORD_CUTS, WORD_PATTERNS
 from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
 from fineweb_stream.tokenizer.gpt2 import bytes_by_name, iter_ranks, load_merges, token_bytes, token_names
@@ -158,8 +158,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         monkeypatch.setitem(registry.ENCODING_CONSTRUCTORS, name, lambda: {"name": name, **known})
 
     yield add
-    load._of_name.cache_clear()
-    load._reload.cache_clear()
+    ranks.of_name.cache_clear()
+    load.reload.cache_clear()
 
 
 def oracle(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
@@ -185,7 +185,7 @@ def check_cuts(tokenizer: Tokenizer, max_examples: int) -> None:
     def check(text: str) -> None:
         whole = ids_of(text)
         for start in range(1, len(text)):
-            if (cut := find(text, start, None)) is not None:
+            if (cut := find(text, start, len(text))) is not None:
                 assert ids_of(text[:cut]) + ids_of(text[cut:]) == whole, (text, cut)
 
     check()
@@ -470,7 +470,7 @@ def test_a_tokenizer_travels_by_its_file(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(path))
     data = pickle.dumps(tokenizer)
     assert len(data) < 1000 and pickle.loads(data).vocabulary_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    load._reload.cache_clear()  # as in a new process
+    load.reload.cache_clear()  # as in a new process
     path.write_text(small_json("cl100k"), encoding="utf-8")
     with pytest.raises(InputError, match="not the tokenizer that the ids are of"):
         pickle.loads(data)

@@ -45,7 +45,7 @@ def test_json_vocabulary_is_the_official_one() -> None:
 
 
 def test_tokenizer_json_has_all_of_it() -> None:
-    """It is put together by hand: every name and merge comes out of it as it went in, quotes and backslashes too."""
+    """Every name and merge comes out of it as it went in, quotes and backslashes too."""
     names, merges = gpt2.token_names()
     model = json.loads(gpt2.tokenizer_json())["model"]
     assert list(model["vocab"].items()) == [(name, i) for i, name in enumerate(names)]

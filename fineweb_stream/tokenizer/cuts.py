@@ -34,7 +34,6 @@ _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
 # Runs of one kind are passed over at once: letters (Latin, Han, Hangul), digits, ASCII's others, whitespace.
 _SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[!-/:-@\[-`{{-~]+|[{WHITESPACE}]+|.", re.DOTALL)
 
-
 _VISIBLE = "!-~\u00a1-\u167f\u1681-\u180d\u1810-\u1fff\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff\uff01-\uffef"
 _LETTER = "A-Za-zÀ-ÖØ-öø-ɏА-ҁא-תؠ-ي\u0904-\u0939ก-ะぁ-ゖァ-ヺ\u3400-\u4db5\u4e00-\u9fa5가-힣"
 _SIGN = r"!-&(-/:-@\[-`{-~、。「」，：；！？（）"
@@ -43,6 +42,9 @@ _SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}]) ")
 _SPACE_AFTER_VISIBLE_IN_ASCII = re.compile(rb"(?<=[!-~]) ")
 _AFTER_WORD = re.compile(rf"(?<=[{_LETTER}0-9])[\r\n{_SIGN}]|(?<=[{_LETTER}])[0-9]|(?<=[0-9])[{_LETTER}]")
 _BETWEEN_CHARACTERS = re.compile("(?<=[^\r\ud800-\udfff])[^\ud800-\udfff]")
+
+Find = Callable[[str, int, int], int | None]
+"""Takes a text, `start` and `stop`; returns the first good place between them, None where there is none."""
 
 
 def iter_pieces(data: bytes, size: int, rule: CutRule | None = None) -> Iterator[bytes]:
@@ -74,7 +76,7 @@ def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
         while before and data[before] & 0xC0 == 0x80:
             before -= 1
         text = data[before:stop].decode("utf-8")
-        if cut := rule.find(text, 1, None):
+        if cut := rule.find(text, 1, len(text)):
             return before + len(text[:cut].encode("utf-8"))
         start, width = stop, width * 8
     return 0
@@ -87,28 +89,28 @@ def _character_end(data: bytes, position: int) -> int:
     return position
 
 
-def find_cut(text: str, start: int, stop: int | None = None) -> int | None:
-    """Return the first good place at `start` or later (and before `stop`) where `text` may be cut, else None.
+def _find_by(*searches: Find) -> Find:
+    """Return what looks by each of these in a short stretch, then in longer ones: the first is found fastest."""
 
-    Whitespace is preferred within each stretch that is searched: it is found faster.
+    def find(text: str, start: int, stop: int) -> int | None:
+        start, width = max(start, 1), 4096
+        while start < stop:
+            end = min(start + width, stop)
+            for search in searches:
+                if cut := search(text, start, end):
+                    return cut
+            start, width = end, width * 8
+        return None
 
-    >>> find_cut("several words here", 3)
-    7
-    >>> find_cut("中文，没有空格", 1)
-    2
-    >>> find_cut("oneword", 3) is None
-    True
-    """
-    stop = len(text) if stop is None else stop
-    start, width = max(start, 1), 4096
-    while start < stop:
-        end = min(start + width, stop)
-        if match := _SPACE_AFTER_TEXT.search(text, start, end):
-            return match.start()
-        if cut := _find_class_change(text, start, end):
-            return cut
-        start, width = end, width * 8
-    return None
+    return find
+
+
+def _place_of(pattern: re.Pattern[str]) -> Find:
+    def search(text: str, start: int, stop: int) -> int | None:
+        match = pattern.search(text, start, stop)
+        return match.start() if match else None
+
+    return search
 
 
 def _find_class_change(text: str, start: int, end: int) -> int | None:
@@ -135,42 +137,32 @@ def _kind(char: str) -> str:
     return category[0] if category[0] in "LN" else "O"
 
 
-def _find_by(*patterns: re.Pattern[str]) -> Callable[[str, int, int | None], int | None]:
-    def find(text: str, start: int, stop: int | None = None) -> int | None:
-        stop = len(text) if stop is None else stop
-        start, width = max(start, 1), 4096
-        while start < stop:
-            end = min(start + width, stop)
-            for pattern in patterns:  # the first is the one that is found fastest
-                if match := pattern.search(text, start, end):
-                    return match.start()
-            start, width = end, width * 8
-        return None
-
-    return find
-
-
 @dataclass(frozen=True)
 class CutRule:
-    """Where a text may be cut; `find` is called as `find_cut`, and None where no place is known to be safe.
+    """Where a text may be cut; `find` is None where no place is known to be safe.
 
     `in_ascii` finds the most usual of such places in bytes.
 
-    >>> CUT_RULES["words"].find("wait!\\nnext one", 1, None), CUT_RULES["spaces"].find("wait, next one", 1, None)
+    >>> find_cut("several words here", 3, 18), find_cut("中文，没有空格", 1, 7), find_cut("oneword", 3, 7)
+    (7, 2, None)
+    >>> CUT_RULES["words"].find("wait!\\nnext one", 1, 14), CUT_RULES["spaces"].find("wait, next one", 1, 14)
     (10, 5)
     """
 
     name: str
-    find: Callable[[str, int, int | None], int | None] | None
+    find: Find | None
     in_ascii: re.Pattern[bytes] | None = None
 
 
+find_cut = _find_by(_place_of(_SPACE_AFTER_TEXT), _find_class_change)
+find_word_cut = _find_by(_place_of(_TAB_OR_SPACE_AFTER_VISIBLE), _place_of(_AFTER_WORD))
+
 GPT2_CUTS = CutRule("gpt2", find_cut, _SPACE_AFTER_TEXT_IN_ASCII)
-WORD_CUTS = CutRule("words", _find_by(_TAB_OR_SPACE_AFTER_VISIBLE, _AFTER_WORD), _SPACE_AFTER_VISIBLE_IN_ASCII)
-SPACE_CUTS = CutRule("spaces", _find_by(_SPACE_AFTER_VISIBLE), _SPACE_AFTER_VISIBLE_IN_ASCII)
+WORD_CUTS = CutRule("words", find_word_cut, _SPACE_AFTER_VISIBLE_IN_ASCII)
+SPACE_CUTS = CutRule("spaces", _find_by(_place_of(_SPACE_AFTER_VISIBLE)), _SPACE_AFTER_VISIBLE_IN_ASCII)
 """For a vocabulary that has whole texts as tokens beside its pattern: none of them has a space after another sign."""
 
-ANY_CUTS = CutRule("anywhere", _find_by(_BETWEEN_CHARACTERS))
+ANY_CUTS = CutRule("anywhere", _find_by(_place_of(_BETWEEN_CHARACTERS)))
 NO_CUTS = CutRule("none", None)
 
 CUT_RULES = {rule.name: rule for rule in (GPT2_CUTS, WORD_CUTS, SPACE_CUTS, ANY_CUTS, NO_CUTS)}

@@ -82,7 +82,7 @@ class Encoder:
             data, ends = join_texts(HARD_TEXTS)
             if tokenizer.eot_id is None:
                 ends = ends[:0]
-            self._compare(data, ends, self._encode(data, ends))
+            self._compare(data, self._encode(data, ends), self._reference(data, ends))
 
     def __reduce__(self) -> tuple[type[Encoder], tuple[str, Tokenizer]]:
         return Encoder, (self.engine, self.tokenizer)
@@ -128,12 +128,7 @@ class Encoder:
         return np.concatenate([np.empty(0, self.tokenizer.dtype), *parts]), np.cumsum(lengths)
 
     def encode_utf8(
-        self,
-        data: bytes | memoryview,
-        ends: Ends,
-        *,
-        check_bytes: int = 0,
-        cancel: Cancel = NEVER,
+        self, data: bytes | memoryview, ends: Ends, *, check_bytes: int = 0, cancel: Cancel = NEVER
     ) -> tuple[Ids, Ends]:
         """Return the ids of the documents in one buffer of UTF-8, an end-of-text id after each, and where each ends.
 
@@ -174,17 +169,14 @@ class Encoder:
             whole = int(ends[0]) if len(ends) else len(data)
             piece = next(self.tokenizer.iter_pieces(bytes(data[:whole]), n_bytes))
             expected = self._reference(piece, np.empty(0, np.int64))
-            self._differ(piece, ids[: len(expected)], expected)
+            self._compare(piece, ids[: len(expected)], expected)
             return len(piece)
         stop = int(ends[n - 1])
         n_ids = int(np.flatnonzero(ids == self.tokenizer.eot_id)[n - 1]) + 1
-        self._compare(data[:stop], ends[:n], ids[:n_ids])
+        self._compare(data[:stop], ids[:n_ids], self._reference(data[:stop], ends[:n]))
         return stop
 
-    def _compare(self, data: bytes | memoryview, ends: Ends, ids: AnyIds) -> None:
-        self._differ(data, ids, self._reference(data, ends))
-
-    def _differ(self, data: bytes | memoryview, ids: AnyIds, expected: AnyIds) -> None:
+    def _compare(self, data: bytes | memoryview, ids: AnyIds, expected: AnyIds) -> None:
         """Raise `EngineError` unless the ids are the expected ones; it names the text where they part."""
         if np.array_equal(ids, expected):
             return
@@ -226,13 +218,7 @@ def _iter_calls(
         if end - start <= CALL_BYTES:
             yield view[start:end], ends[i:stop] - start
         else:  # one document
-            yield from _mark_last(tokenizer.iter_pieces(bytes(view[start:end]), CALL_BYTES))
+            for piece in tokenizer.iter_pieces(bytes(view[start:end]), CALL_BYTES):
+                start += len(piece)
+                yield piece, np.array([len(piece)] if start == end else [], np.int64)
         i, start = stop, end
-
-
-def _mark_last(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, Ends]]:
-    held = next(pieces)
-    for piece in pieces:
-        yield held, np.empty(0, np.int64)
-        held = piece
-    yield held, np.array([len(held)], np.int64)

@@ -16,13 +16,13 @@ import base64
 import functools
 import hashlib
 import json
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..support.errors import PrepareError
+from .cuts import WORD_PATTERNS
 from .tokenizer import Tokenizer, TokenizerSpec
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 EOT_ID = 50256
 """The id of `<|endoftext|>`, which stands after every document."""
-
-PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-"""How GPT-2 cuts a text into pieces, in the form of it that tiktoken 0.14 uses (possessive: it never backtracks)."""
 
 MERGES_PATH = Path(__file__).with_name("gpt2_merges.npy")
 MERGES_SHA256 = "51fe6ca753404e85706d4071feb8907a19d255eaa40b4333832a1aba22e8a901"
@@ -68,7 +65,7 @@ def token_bytes() -> list[bytes]:
     >>> token_bytes()[31373]
     b'hello'
     """
-    tokens = [bytes([byte]) for byte in _byte_order()]
+    tokens = [bytes([byte]) for byte in bytes_by_name().values()]
     for left, right in load_merges():
         tokens.append(tokens[left] + tokens[right])
     return tokens
@@ -93,7 +90,7 @@ def tiktoken_encoding() -> tiktoken.Encoding:
 
     return tiktoken.Encoding(
         "gpt2",
-        pat_str=PATTERN,
+        pat_str=WORD_PATTERNS["gpt2"][0],
         mergeable_ranks={token: rank for rank, token in enumerate(token_bytes())},
         special_tokens={"<|endoftext|>": EOT_ID},
         explicit_n_vocab=EOT_ID + 1,
@@ -101,12 +98,8 @@ def tiktoken_encoding() -> tiktoken.Encoding:
 
 
 def token_names() -> tuple[list[str], list[str]]:
-    """Return every token as GPT-2's `encoder.json` spells it, and the merges as `vocab.bpe` does.
-
-    Each byte is one visible character there: itself if printable, else U+0100 and up in the order of the bytes.
-    """
-    names = byte_names()
-    merges = []
+    """Return every token as GPT-2's `encoder.json` spells it, and the merges as `vocab.bpe` does."""
+    names, merges = list(bytes_by_name()), []
     for left, right in load_merges():
         first, second = names[left], names[right]
         merges.append(f"{first} {second}")
@@ -119,65 +112,35 @@ def tokenizer_json(end: str = "") -> str:
 
     Without it a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
     """
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    names, merges = map(_in_json, token_names())
+    names, merges = token_names()
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    frame = json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [{"id": EOT_ID, "content": end, **flags, "special": True}] if end else [],
-            "normalizer": None,
-            "pre_tokenizer": byte_level,
-            "post_processor": None,
-            "decoder": byte_level,
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "vocab": "VOCAB",
-                "merges": "MERGES",
-            },
-        }
-    )
-    start, middle, end = re.split('"VOCAB"|"MERGES"', frame)
-    vocab = ",".join([f"{name}:{i}" for i, name in enumerate(names)])
-    return f"{start}{{{vocab}}}{middle}[{','.join(merges)}]{end}"
+    content = {
+        "version": "1.0",
+        "added_tokens": [added_token(EOT_ID, end)] if end else [],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": merges},
+    }
+    return json.dumps(content)
 
 
-def byte_names() -> list[str]:
-    """Return the visible character for each byte, in the order of GPT-2's ids."""
-    order = _byte_order()
-    n_printable = sum(_is_printable(byte) for byte in order)
-    return [chr(byte) for byte in order[:n_printable]] + [chr(256 + i) for i in range(256 - n_printable)]
+def added_token(id: int, content: str) -> dict[str, Any]:
+    """Return a special token as a `tokenizer.json` states it."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": id, "content": content, **flags, "special": True}
 
 
 def bytes_by_name() -> dict[str, int]:
-    """Return the byte that each visible character stands for in a byte-level vocabulary.
+    """Return the byte that each visible character stands for in a byte-level vocabulary, in the order of GPT-2's ids.
 
-    >>> bytes_by_name()["Ġ"]
-    32
+    A byte is itself if printable, else U+0100 and up.
+
+    >>> bytes_by_name()["A"], bytes_by_name()["Ġ"]
+    (65, 32)
     """
-    return dict(zip(byte_names(), _byte_order(), strict=True))
-
-
-def _in_json(names: list[str]) -> list[str]:
-    """Quote names, none of which has a line end: `json.dumps` takes several times as long, and the start waits."""
-    escaped = "\n".join(names).replace("\\", r"\\").replace('"', r"\"")
-    return [f'"{name}"' for name in escaped.split("\n")]
-
-
-def _byte_order() -> list[int]:
-    return sorted(range(256), key=lambda byte: (not _is_printable(byte), byte))
-
-
-def _is_printable(byte: int) -> bool:
-    return chr(byte).isprintable() and byte != ord(" ")
+    printable = [byte for byte in range(256) if chr(byte).isprintable() and byte != ord(" ")]
+    others = sorted({*range(256)} - {*printable})
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _all_bytes() -> list[bytes]:

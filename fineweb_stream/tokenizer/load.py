@@ -55,25 +55,27 @@ def load_spec(spec: TokenizerSpec) -> Tokenizer:
 
         return make_plain(spec)
     if is_ranks:
-        return _of_ranks(spec, read_file(Path(spec.name)))
+        from .ranks import of_ranks
+
+        return of_ranks(spec, read_file(Path(spec.name)))
     if is_path(spec.name):
+        from .tokenizer_json import of_json
+
         path = Path(spec.name)
         path = path / "tokenizer.json" if path.is_dir() else path
         config = path.with_name("tokenizer_config.json")
-        return _of_json(spec, read_file(path), read_file(config) if config.exists() else b"{}")
-    return _of_name(spec)
+        return of_json(spec, read_file(path), read_file(config) if config.exists() else b"{}")
+    from .ranks import of_name
+
+    return of_name(spec)
 
 
+@functools.lru_cache(maxsize=4)
 def reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
     """Return the tokenizer that was loaded by `spec` before, here or on another machine; it is read once a process.
 
     Raises `InputError` where it is another one now.
     """
-    return _reload(TokenizerSpec(*spec), sha256)
-
-
-@functools.lru_cache(maxsize=4)
-def _reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
     tokenizer = load_spec(spec)
     if tokenizer.vocabulary_sha256 != sha256:
         raise InputError(
@@ -114,24 +116,3 @@ def read_file(path: Path) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer", "name its tokenizer.json")
     return data
-
-
-@functools.lru_cache(maxsize=4)
-def _of_name(spec: TokenizerSpec) -> Tokenizer:
-    from .ranks import of_name
-
-    return of_name(spec)
-
-
-@functools.lru_cache(maxsize=4)
-def _of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
-    from .ranks import of_ranks
-
-    return of_ranks(spec, data)
-
-
-@functools.lru_cache(maxsize=4)
-def _of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
-    from .tokenizer_json import of_json
-
-    return of_json(spec, data, config)

@@ -41,7 +41,7 @@ def make_plain(spec: TokenizerSpec) -> Tokenizer:
         return [*tokens, b"<|endoftext|>"]
 
     def load_reference() -> Engine:
-        return _engine(eot_id, None if is_bytes else _table(characters))
+        return _engine(eot_id, None if is_bytes else _code_points(characters.encode()))
 
     return Tokenizer(
         name=spec.name,
@@ -68,10 +68,6 @@ def find_characters(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
 
 def _code_points(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
     return np.frombuffer(str(data, "utf-8").encode("utf-32-le"), np.uint32)
-
-
-def _table(characters: str) -> npt.NDArray[np.uint32]:
-    return np.array([ord(char) for char in characters], np.uint32)
 
 
 def _engine(eot_id: int | None, table: npt.NDArray[np.uint32] | None) -> Engine:

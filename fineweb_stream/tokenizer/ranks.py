@@ -14,12 +14,13 @@ from typing import Any
 
 from ..support.errors import InputError
 from .cuts import NO_CUTS, WORD_CUTS, WORD_PATTERNS, scheme_of
-from .tokenizer import Tokenizer, TokenizerSpec
+from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 N_SPECIAL = 1024
 """So far above the last rank an end-of-text may be: Llama 3 has 256 special tokens there."""
 
 
+@functools.lru_cache(maxsize=4)
 def of_name(spec: TokenizerSpec) -> Tokenizer:
     """Return one of tiktoken's encodings, which it keeps in its own cache, or fetches.
 
@@ -39,6 +40,7 @@ def of_name(spec: TokenizerSpec) -> Tokenizer:
     return _make(spec, spec.name, encoding._mergeable_ranks, encoding._special_tokens, encoding._pat_str)
 
 
+@functools.lru_cache(maxsize=4)
 def of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
     """Return the tokenizer of a rank file and a pattern, which may be the name of a known one.
 
@@ -120,13 +122,8 @@ def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: Mapp
     """Return the end-of-text id: the one that was asked for, if it can be one, else the encoding's own."""
     if eot is None:
         return special.get("<|endoftext|>")
-    if eot in special:
-        return special[eot]
     if special:
-        if eot.isdecimal() and int(eot) in special.values():
-            return int(eot)
-        known = ", ".join(f"{i} ({text})" for text, i in sorted(special.items(), key=lambda item: item[1])[:8])
-        raise InputError(f"--eot-id {eot}: no special token of {name}", f"it has {known}")
+        return find_eot(eot, special, f"special token of {name}")
     top = max(ranks.values())
     if not eot.isdecimal() or int(eot) in ranks.values() or int(eot) > top + N_SPECIAL:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,9 +11,6 @@ from .cuts import GPT2_CUTS, CutRule, iter_pieces
 
 if TYPE_CHECKING:
     import numpy as np
-
-ENGINES = ("auto", "tiktoken", "gigatoken")
-"""What may encode: tiktoken is the reference, gigatoken (the extra `fast`) is over ten times as fast."""
 
 
 class TokenizerSpec(NamedTuple):
@@ -87,8 +84,24 @@ class Tokenizer:
 
     def check_engine(self, engine: str) -> None:
         """Raise `InputError` for an engine that does not encode for this tokenizer."""
+        if engine == "fastokens":
+            raise InputError(
+                "the engine fastokens is no longer used: gigatoken took its place, and is faster",
+                "pip install gigatoken, and leave --engine out or give --engine gigatoken",
+            )
         if engine not in self.engines:
-            raise unknown_engine(engine, self.engines)
+            raise InputError(f"no such engine: {engine!r}", f"the engines are {', '.join(self.engines)}")
+
+
+def find_eot(eot: str, special: Mapping[str, int], kind: str) -> int:
+    """Return the id of the special token that `--eot-id` names by its id or its text; `InputError` for any other."""
+    if eot in special:
+        return special[eot]
+    if eot.isdecimal() and int(eot) in special.values():
+        return int(eot)
+    by_id = sorted(special.items(), key=lambda item: item[1])
+    known = ", ".join(f"{i} ({text})" for text, i in by_id[:8]) or "no added token at all"
+    raise InputError(f"--eot-id {eot}: no {kind}", f"it has {known}")
 
 
 def id_dtype(n_ids: int) -> np.dtype[np.unsignedinteger[Any]]:
@@ -96,13 +109,3 @@ def id_dtype(n_ids: int) -> np.dtype[np.unsignedinteger[Any]]:
     import numpy as np  # the engine is loaded while NumPy is imported
 
     return np.dtype("<u2" if n_ids <= 1 << 16 else "<u4")
-
-
-def unknown_engine(engine: str, engines: Sequence[str] = ENGINES) -> InputError:
-    """Return the error for an engine that there is none of."""
-    if engine == "fastokens":
-        return InputError(
-            "the engine fastokens is no longer used: gigatoken took its place, and is faster",
-            "pip install gigatoken, and leave --engine out or give --engine gigatoken",
-        )
-    return InputError(f"no such engine: {engine!r}", f"the engines are {', '.join(engines)}")

@@ -16,13 +16,14 @@ from typing import Any
 
 from ..support.errors import InputError
 from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
-from .gpt2 import bytes_by_name
-from .tokenizer import Tokenizer, TokenizerSpec
+from .gpt2 import added_token, bytes_by_name
+from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """What an end-of-text is called, where no `tokenizer_config.json` says it."""
 
 
+@functools.lru_cache(maxsize=4)
 def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.json`; `config` is the `tokenizer_config.json` beside it, `{}` if none.
 
@@ -35,7 +36,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     eot_id = _find_eot(spec, config, added)
     for token in added:
         token["special"] = token["special"] or token["id"] == eot_id
-    texts = {token["content"] for token in added}
+    texts, whole = {token["content"] for token in added}, [token for token in added if not token["special"]]
 
     def load_reference() -> Any:
         try:
@@ -61,9 +62,8 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         return tokens
 
     def hf_json(end: str) -> str:
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        kept = [token for token in added if not token["special"]]
-        kept.append({"id": eot_id, "content": end, **flags, "special": True})
+        assert eot_id is not None
+        kept = [*whole, added_token(eot_id, end)]
         model = content["model"] | {"vocab": {text: i for text, i in vocab.items() if i != eot_id}}
         return json.dumps(content | {"added_tokens": kept, "model": model, "post_processor": None})
 
@@ -78,7 +78,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         reference="tokenizers",
         has_fast=eot_id is not None,
         hf_json=hf_json,
-        cuts=_rule(content, [token for token in added if not token["special"]]),
+        cuts=_rule(content, whole),
     )
 
 
@@ -133,12 +133,7 @@ def _find_eot(spec: TokenizerSpec, config: bytes, added: list[dict[str, Any]]) -
     """Return the end-of-text id: the one asked for, that of the model's configuration, or the one of a usual name."""
     by_text = {token["content"]: int(token["id"]) for token in added}
     if spec.eot is not None:
-        if spec.eot in by_text:
-            return by_text[spec.eot]
-        if spec.eot.isdecimal() and int(spec.eot) in by_text.values():
-            return int(spec.eot)
-        known = ", ".join(f"{i} ({text})" for text, i in list(by_text.items())[:8]) or "no added token at all"
-        raise InputError(f"--eot-id {spec.eot}: no added token of {spec.name}", f"it has {known}")
+        return find_eot(spec.eot, by_text, f"added token of {spec.name}")
     try:
         said = json.loads(config).get("eos_token")
     except (ValueError, AttributeError):
