@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
-from fineweb_stream.token_files import summary
+from fineweb_stream.token_files import joined
 from fineweb_stream.token_files.commands import main
 from fineweb_stream.token_files.plot import plot_report, read_timeline
 from fineweb_stream.token_files.summary import Summary, decode, summarize
@@ -44,7 +44,7 @@ def write_lengths(path: Path, lengths: Sequence[int]) -> Path:
 def cut_and_summarize(ids: Sequence[int], seed: int, n_shards: int, piece_tokens: int) -> Summary:
     """Summarize shards of the ids, read in pieces of this size."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "PIECE_TOKENS", piece_tokens)
+        patch.setattr(joined, "PIECE_TOKENS", piece_tokens)
         for number, part in enumerate(np.array_split(ids, min(n_shards, len(ids)))):
             write_tokens(shard_path(Path(folder), number), part)
         return replace(summarize(folder, seed=seed), name="")

@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,21 @@ from ..support.errors import DiskError, PrepareError
 from ..support.shown import escape
 from ..support.units import counted
 
-_INSPECT_EXAMPLES = """examples:
+_EXAMPLES = {
+    "inspect": """
   python -m fineweb_stream inspect data/fineweb
-  python -m fineweb_stream inspect data/fineweb/val.bin --plot report.png"""
-_DECODE_EXAMPLES = """examples:
+  python -m fineweb_stream inspect data/fineweb/val.bin --plot report.png""",
+    "decode": """
   python -m fineweb_stream decode data/fineweb/train.bin
   python -m fineweb_stream decode data/fineweb/val.bin --start 1000 --count 50
-  python -m fineweb_stream decode data/fineweb/train.bin --start -100      the last 100 tokens"""
-
-_INDEX_EXAMPLES = """examples:
-  python -m fineweb_stream index data/fineweb"""
+  python -m fineweb_stream decode data/fineweb/train.bin --start -100      the last 100 tokens""",
+    "index": """
+  python -m fineweb_stream index data/fineweb""",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `inspect ...` or `decode ...` and return the exit status."""
+    """Run `inspect ...`, `decode ...` or `index ...` and return the exit status."""
     options = make_parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # the text may have what the terminal's encoding has not
@@ -50,37 +51,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The two commands and their options."""
+    """The three commands and their options."""
     parser = argparse.ArgumentParser("python -m fineweb_stream", description="Look at what came out.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    inspect = _add_command(
-        commands, "inspect", "Say what is in a token file: tokens, documents, their lengths, text.", _INSPECT_EXAMPLES
-    )
-    inspect.add_argument("path", metavar="FILE_OR_FOLDER", help="a token file, or a folder with train.bin or shards")
+
+    def add_command(name: str, run: Callable[[Any], None], description: str, what: str = "FILE_OR_FOLDER") -> Any:
+        command = commands.add_parser(name, help=description, description=description)
+        command.epilog, command.formatter_class = f"examples:{_EXAMPLES[name]}", argparse.RawDescriptionHelpFormatter
+        command.add_argument("path", metavar=what, help="a token file, or a folder with train.bin or shards")
+        command.set_defaults(run=run)
+        return command
+
+    inspect = add_command("inspect", _inspect, "Say what is in a token file: tokens, documents, their lengths, text.")
     inspect.add_argument("--plot", metavar="PICTURE", help="draw it, too (png, svg, pdf); needs matplotlib")
     inspect.add_argument("--seed", type=int, default=0, metavar="N", help="chooses the random document (default: 0)")
-    inspect.set_defaults(run=_inspect)
-    decode = _add_command(commands, "decode", "Print tokens as text.", _DECODE_EXAMPLES)
-    decode.add_argument("path", metavar="FILE", help="a token file, or a folder with train.bin or shards")
+    decode = add_command("decode", _decode, "Print tokens as text.", "FILE")
     decode.add_argument("--start", type=int, default=0, metavar="N", help="first token; negative: from the end")
     decode.add_argument("--count", type=int, default=256, metavar="M", help="how many (default: %(default)s)")
-    decode.set_defaults(run=_decode)
-    index = _add_command(
-        commands, "index", "Write where documents end: FILE.index beside each token file.", _INDEX_EXAMPLES
-    )
-    index.add_argument("path", metavar="FILE_OR_FOLDER", help="a token file, or a folder with train.bin or shards")
-    index.set_defaults(run=_index)
-    return parser
-
-
-def _add_command(commands: Any, name: str, description: str, examples: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=description,
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    add_command("index", _index, "Write where documents end: FILE.index beside each token file.")
     return parser
 
 

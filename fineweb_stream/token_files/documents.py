@@ -31,7 +31,6 @@ from .open import find_paths
 
 END_DTYPE = np.dtype("<u8")
 
-_PIECE_TOKENS = 1 << 19
 _N_LOOKS, _NEAR_TOKENS = 16, 1 << 16
 
 
@@ -132,17 +131,14 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
                 return len(Documents([path]))
     with files.disk_errors(index):
         index.parent.mkdir(exist_ok=True)
-    n_ends = 0
 
     def pieces() -> Iterator[bytes]:
-        nonlocal n_ends
         for ends in _iter_ends(tokens):
             cancel.check()
-            n_ends += len(ends)
             yield ends.astype(END_DTYPE).tobytes()
 
     files.write_pieces(index, pieces())
-    return n_ends
+    return index.stat().st_size // END_DTYPE.itemsize
 
 
 def index_outputs(paths: Sequence[Path], cancel: Cancel) -> None:
@@ -173,13 +169,10 @@ def index_path(path: Path) -> Path:
 
 
 def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the ends in pieces; the file is read, not mapped: mapped pages count as this process's memory."""
     place, eot_id = 0, _eot_id(tokens)
-    with tokens.paths[0].open("rb") as file:
-        file.seek(tokens.starts[0])
-        while len(ids := np.fromfile(file, tokens.dtype, _PIECE_TOKENS)):
-            yield np.flatnonzero(ids == eot_id) + (place + 1)
-            place += len(ids)
+    for ids in tokens.iter_pieces():
+        yield np.flatnonzero(ids == eot_id) + (place + 1)
+        place += len(ids)
 
 
 def _eot_id(tokens: Tokens) -> int:

@@ -90,16 +90,12 @@ def _count_llmc_ids(head: bytes, n_bytes: int, path: Path, dtype: Dtype) -> int 
             continue
         if n_bytes == layout.n_bytes(n_ids) or head[: layout.header_bytes] == layout.make_header(n_ids):
             if id_bytes != dtype.itemsize:
-                raise _other_width(path, id_bytes, dtype)
+                raise InputError(
+                    f"{path}: ids of {id_bytes} bytes each, not of {dtype.itemsize}",
+                    "whose they are is said by the prepare.json that was made with it: put that beside it",
+                )
             return int(n_ids)
     return None
-
-
-def _other_width(path: Path, id_bytes: int, dtype: Dtype) -> InputError:
-    return InputError(
-        f"{path}: ids of {id_bytes} bytes each, not of {dtype.itemsize}",
-        "whose they are is said by the prepare.json that was made with it: put that beside it",
-    )
 
 
 def _find_npy_ids(file: IO[bytes], path: Path, dtype: Dtype) -> tuple[int, int]:

@@ -19,7 +19,6 @@ from .summary import LONG_TOKENS, Lengths, Summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import Locator
 
 Timeline = npt.NDArray[np.float64]
 
@@ -137,8 +136,11 @@ def _lay_out(figure: Figure, summary: Summary, has_lengths: bool, has_run: bool)
 
 
 def _draw_lengths(axes: Axes, lengths: Lengths) -> None:
+    from matplotlib.ticker import LogLocator
+
     values, counts = lengths.values[lengths.values > 0], lengths.counts[lengths.values > 0]
     edges = _edges(int(values[0]), lengths.longest)
+    is_wide = edges[-1] > 300 * edges[0]  # 1, 10, 100, ... are enough ticks
     heights = np.histogram(values, edges, weights=counts)[0] / np.diff(np.log(edges))
     subtitle = f"in tokens, from {values[0]:,} to {lengths.longest:,}; equal areas are equal numbers of documents"
     n_empty = lengths.counts.sum() - counts.sum()
@@ -150,7 +152,7 @@ def _draw_lengths(axes: Axes, lengths: Lengths) -> None:
     axes.set_ylim(0, heights.max() * 1.35)  # room for the words
     axes.set_yticks([])
     axes.minorticks_off()
-    axes.xaxis.set_major_locator(_log_locator(edges[-1] / edges[0]))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0), numticks=99))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
     _mark(axes, lengths)
 
@@ -162,13 +164,6 @@ def _edges(shortest: int, longest: int) -> npt.NDArray[np.float64]:
     first = math.floor(math.log(shortest / BORDER, ratio))
     last = math.ceil(math.log(stop / BORDER, ratio))
     return np.unique(np.ceil(BORDER * ratio ** np.arange(first, last + 1)))
-
-
-def _log_locator(ratio: float) -> Locator:
-    """Ticks at 1, 10, 100, ...; at 2 and 5 times these, too, where that would be too few."""
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(subs=(1.0,) if ratio > 300 else (1.0, 2.0, 5.0), numticks=99)
 
 
 def _mark(axes: Axes, lengths: Lengths) -> None:
@@ -199,30 +194,23 @@ def _draw_run(speed: Axes, memory: Axes, timeline: Timeline) -> None:
     seconds, tokens, n_bytes = timeline.T
     rates = np.maximum(np.diff(tokens), 0) / np.diff(seconds)  # a continued run goes back to what was recorded
     mean = (tokens[-1] - tokens[0]) / (seconds[-1] - seconds[0])
+    time, n_seconds = ("h", 3600) if seconds[-1] >= 7200 else ("min", 60) if seconds[-1] >= 120 else ("s", 1)
+    times = seconds / n_seconds
     _title(speed, "Speed", f"in tokens per second; {_amount(mean)} on average")
-    speed.stairs(rates, seconds, fill=True, color=PALE_BLUE)
-    speed.stairs(rates, seconds, color=DARK_BLUE, baseline=None)
+    speed.stairs(rates, times, fill=True, color=PALE_BLUE)
+    speed.stairs(rates, times, color=DARK_BLUE, baseline=None)
     speed.yaxis.set_major_formatter(lambda y, _: f"{y / 1e6:g}M" if y >= 1e5 else f"{y:,.0f}")
     unit, size = ("GB", 1e9) if n_bytes.max() >= 1e10 else ("MB", 1e6)
     _title(memory, "Memory", f"in {unit}; {n_bytes.max() / size:,.0f} at most")
-    memory.fill_between(seconds, n_bytes / size, color=PALE_TEAL, linewidth=0)
-    memory.plot(seconds, n_bytes / size, color=TEAL, linewidth=1)
+    memory.fill_between(times, n_bytes / size, color=PALE_TEAL, linewidth=0)
+    memory.plot(times, n_bytes / size, color=TEAL, linewidth=1)
     memory.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
     for axes in (speed, memory):
-        axes.set_xlim(seconds[0], seconds[-1])
+        axes.set_xlim(times[0], times[-1])
         axes.set_ylim(bottom=0)
         axes.locator_params(axis="y", nbins=4)
-        _label_time(axes, seconds[-1])
-
-
-def _label_time(axes: Axes, end: float) -> None:
-    """Put ticks at whole seconds, minutes or hours."""
-    from matplotlib.ticker import MultipleLocator
-
-    unit, n_seconds = ("h", 3600) if end >= 7200 else ("min", 60) if end >= 120 else ("s", 1)
-    step = next((s for s in (1, 2, 5, 10, 20, 50) if end / n_seconds / s <= 5), end / n_seconds / 4)
-    axes.xaxis.set_major_locator(MultipleLocator(step * n_seconds))
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / n_seconds:g} {unit}" if x else "0")
+        axes.locator_params(axis="x", nbins=5, integer=True)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} {time}" if x else "0")
 
 
 def _title(axes: Axes, title: str, subtitle: str) -> None:

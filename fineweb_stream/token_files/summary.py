@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,9 +27,6 @@ LONG_TOKENS = 1024
 """GPT-2's context: no training sequence holds the whole of a longer document."""
 
 N_TOP, EXCERPT_CHARS = 10, 300
-PIECE_TOKENS = 1 << 19
-"""1 MiB is read at a time: np.bincount is three times as fast on it as on 8 MiB, which the caches do not hold."""
-
 EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
 
 
@@ -125,9 +121,9 @@ def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int =
     Raises `InputError` as `open_tokens` does, and for an id that the tokenizer does not have.
     """
     tokens = Tokens(find_paths(path, split))
-    tally, spell = _Tally(np.random.default_rng(seed), tokens.made_by), _speller(tokens)
-    for ids in _iter_pieces(tokens):
-        tally.add(ids)
+    tally, table = _Tally(np.random.default_rng(seed), tokens.made_by), tokens.made_by.tokenizer().token_bytes()
+    for ids in tokens.iter_pieces():
+        tally.add(_check(ids, tokens, tally.n_tokens))
     top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
     return Summary(
         name=tokens.name,
@@ -135,7 +131,7 @@ def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int =
         n_documents=tally.n_documents,
         n_tokens_after=len(tokens) - tally.start,
         lengths=tally.lengths() if tally.n_documents else None,
-        top=tuple(TopToken(i, int(tally.id_counts[i]), spell(i)) for i in top if tally.id_counts[i]),
+        top=tuple(TopToken(i, int(tally.id_counts[i]), _spell(table[i])) for i in top if tally.id_counts[i]),
         first=_excerpt(tokens, 0, 0),
         random=_excerpt(tokens, tally.random_number, tally.random_start) if tally.n_documents else None,
         made_by=tokens.made_by,
@@ -206,17 +202,6 @@ class _Tally:
         return Lengths(median, p90, self.longest, share_long, values, counts)
 
 
-def _iter_pieces(tokens: Tokens) -> Iterator[Ids]:
-    """Yield all ids, read and not mapped: what is mapped counts as this process's memory until the system takes it."""
-    place = 0
-    for path, start in zip(tokens.paths, tokens.starts, strict=True):
-        with path.open("rb") as file:
-            file.seek(start)
-            while len(ids := np.fromfile(file, tokens.dtype, PIECE_TOKENS)):
-                yield _check(ids, tokens, place)
-                place += len(ids)
-
-
 def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
     """Return `ids`, which stand at `start`; raise `InputError` if one is not the tokenizer's."""
     made = tokens.made_by
@@ -250,17 +235,12 @@ def _excerpt(tokens: Tokens, number: int, start: int) -> Excerpt:
     return Excerpt(number, start, text if len(text) <= EXCERPT_CHARS else text[: EXCERPT_CHARS - 1] + "…")
 
 
-def _speller(tokens: Tokens) -> Callable[[int], str]:
-    """Return what writes a token as Python does: `' the'`; bytes that are no text as escapes."""
-    table = tokens.made_by.tokenizer().token_bytes()
-
-    def spell(id: int) -> str:
-        try:
-            return repr(table[id].decode("utf-8"))
-        except UnicodeDecodeError:
-            return repr(table[id])
-
-    return spell
+def _spell(token: bytes) -> str:
+    """Write a token as Python does: `' the'`; bytes that are no text as escapes."""
+    try:
+        return repr(token.decode("utf-8"))
+    except UnicodeDecodeError:
+        return repr(token)
 
 
 def _quote(text: str) -> list[str]:
