@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -199,11 +199,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
     add("--val", nargs="+", action="extend", default=[], metavar="FILE", help="these are the validation split")
-    add(
-        "--val-ratio",
-        metavar="R",
-        help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)",
-    )
+    add("--val-ratio", metavar="R", help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)")
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
     add("--val-at", choices=VAL_PLACES, default="start", metavar="P", help="val of plain text is its start or end")
     add("--shard-tokens", type=_size, metavar="N", help="tokens per shard (default: 500M; llmc and npy: 100M)")
@@ -259,11 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=DEFAULT_CONNECTIONS,
         help=f"connections that fetch what lies at URLs (default: {DEFAULT_CONNECTIONS})",
     )
-    add(
-        "--memory",
-        metavar="M",
-        help="budget of the process tree, as 4GB or 50%% (default: half of the available)",
-    )
+    add("--memory", metavar="M", help="budget of the process tree, as 4GB or 50%% (default: half of the available)")
     add(
         "--cluster",
         metavar="ADDRESS",
@@ -280,21 +272,22 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except PrepareError as error:
-        raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None
+def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads an option's value, and says what is wrong with it as argparse does."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except PrepareError as error:
+            raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None
+
+    return read
+
+
+_size, _separator = _typed(parse_size), _typed(parse_separator)
 
 
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"not a number, 1 or more: {text!r}")
     return int(text)
-
-
-def _separator(text: str) -> str:
-    try:
-        return parse_separator(text)
-    except PrepareError as error:
-        raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None

@@ -160,8 +160,7 @@ class Cluster:
                 continue  # it has just gone
             if isinstance(missing, Exception):
                 version = self._needs.version
-                what = f"cannot run fineweb_stream {version}: {missing}"
-                missing = (what, install_hint(version))
+                missing = f"cannot run fineweb_stream {version}: {missing}", install_hint(version)
             if missing:
                 complaints.append((f"worker {address}: {missing[0]}", missing[1]))
         if complaints:

@@ -41,7 +41,6 @@ HIGH_SHARE = 0.92
 SWAP_BYTES = 256 * MB
 """Swap that has grown by more than this since the last calm is pressure."""
 
-
 LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 4 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -76,13 +75,13 @@ def find_limits() -> list[Limit]:
     """Return every bound on this process's memory, the tightest first."""
     memory, process = psutil.virtual_memory(), psutil.Process().memory_info()
     limits = [Limit("physical memory", memory.total, memory.available)]
-    limits += [Limit(f"control group {g.name}", g.limit, max(g.limit - g.used, 0)) for g in memory_groups()]
+    limits += [_limit(f"control group {group.name}", group.limit, group.used) for group in memory_groups()]
     limits += _resource_limits(process.vms, getattr(process, "data", process.rss))
     if n_bytes := read_variable("SLURM_MEM_PER_NODE", unit=1 << 20):
-        limits.append(_own_limit("SLURM_MEM_PER_NODE", n_bytes, process.rss))
+        limits.append(_limit("SLURM_MEM_PER_NODE", n_bytes, process.rss))
     elif n_bytes := read_variable("SLURM_MEM_PER_CPU", unit=1 << 20):
         n_cpus = read_variable("SLURM_CPUS_ON_NODE") or read_variable("SLURM_CPUS_PER_TASK") or 1
-        limits.append(_own_limit("SLURM_MEM_PER_CPU", n_bytes * n_cpus, process.rss))
+        limits.append(_limit("SLURM_MEM_PER_CPU", n_bytes * n_cpus, process.rss))
     return sorted(limits, key=lambda limit: limit.available)
 
 
@@ -173,9 +172,7 @@ class MemoryGuard:
             self._calm = now
             if self.step and now - self._changed >= SETTLE_SECONDS:
                 self._swap = reading.swap
-                self._take(
-                    Step(self.step - 1) if self.step > Step.DRAIN else Step.RUN, "pressure is gone", reading, now
-                )
+                self._take(Step(self.step - 1), "pressure is gone", reading, now)
         elif self.step is Step.RUN:
             self._take(Step.DRAIN, own or around, reading, now)
         elif now - self._changed >= SETTLE_SECONDS and own and self.step < Step.STOP:
@@ -274,16 +271,10 @@ def _resource_limits(address_space: int, data: int) -> list[Limit]:
         import resource
     except ImportError:  # Windows
         return []
-    limits = []
-    for name, kind, used in (
-        ("ulimit -v", resource.RLIMIT_AS, address_space),
-        ("ulimit -d", resource.RLIMIT_DATA, data),
-    ):
-        total = resource.getrlimit(kind)[0]
-        if total != resource.RLIM_INFINITY:
-            limits.append(Limit(name, total, max(total - used, 0)))
-    return limits
+    kinds = (("ulimit -v", resource.RLIMIT_AS, address_space), ("ulimit -d", resource.RLIMIT_DATA, data))
+    totals = ((name, resource.getrlimit(kind)[0], used) for name, kind, used in kinds)
+    return [_limit(name, total, used) for name, total, used in totals if total != resource.RLIM_INFINITY]
 
 
-def _own_limit(name: str, total: int, used: int) -> Limit:
+def _limit(name: str, total: int, used: int) -> Limit:
     return Limit(name, total, max(total - used, 0))

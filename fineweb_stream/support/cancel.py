@@ -117,7 +117,8 @@ def cancel_on_signals() -> Iterator[Cancel]:
     Raises `Interrupted` for a `Cancelled` that a signal has caused.
     """
     global _active
-    if _active is not None and threading.current_thread() is threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if _active is not None and is_main:
         yield _active
         return
     cancel = Cancel()
@@ -128,7 +129,7 @@ def cancel_on_signals() -> Iterator[Cancel]:
         cancel.set(number)
 
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
+    if is_main:
         for number in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
                 before[number] = signal.signal(number, handle)

@@ -97,11 +97,9 @@ def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool
     '--text-column text,NAME takes the first that is there (fields of text: body, id)'
     """
     name, among = others[0] if len(others) == 1 else "NAME", f"({what}: {', '.join(others) or 'none'})"
-    return (
-        f"--text-column {name} {among}"
-        if is_first
-        else (f"--text-column {text_column},{name} takes the first that is there {among}")
-    )
+    if is_first:
+        return f"--text-column {name} {among}"
+    return f"--text-column {text_column},{name} takes the first that is there {among}"
 
 
 class Change(NamedTuple):

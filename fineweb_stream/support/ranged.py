@@ -41,10 +41,6 @@ class RangedFile(io.RawIOBase):
         self._position = position
         return position
 
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
     def readable(self) -> bool:
         """Return True."""
         return True

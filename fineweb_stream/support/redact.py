@@ -14,7 +14,6 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
-
 # A login; a password with a / that nobody escaped looks like a port that is no number.
 _LOGIN = re.compile(r"^([^:]+://)(?:[^/]*@|[^/@:]*:(?!\d+/).*@)")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
 from .errors import InputError
 from .log import log
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+_UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 _NUMBER = r"((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(e\+?\d+)?"
 
@@ -17,8 +18,8 @@ _NUMBER = r"((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(e\+?\d+)?"
 def parse_size(value: str | float) -> int:
     """Read a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`, `1,000,000`; from a script a number, too.
 
-    >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2GiB"), parse_size(1e6)
-    (500000000, 1000000000, 1500000000, 2147483648, 1000000)
+    >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2TiB"), parse_size(1e6)
+    (500000000, 1000000000, 1500000000, 2199023255552, 1000000)
 
     Raises `InputError` for anything else, for less than 1, and for a comma that may be a point (`1,5GB`).
     """
@@ -26,18 +27,14 @@ def parse_size(value: str | float) -> int:
     unit = (match[3] or "").upper() if match else ""
     if unit not in _UNITS:
         unit = unit.removesuffix("B")
-    try:
-        size = (
-            int(float((match[1] + (match[2] or "")).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
-        )
-    except (ValueError, OverflowError):
-        size = 0
-    if size < 1:
+    number = re.sub("[_,]", "", match[1] + (match[2] or "")) if match else "0"
+    size = float(number) * _UNITS[unit]
+    if not 1 <= size < math.inf:
         text, hint = str(value), "write it like 500M, 1B or 4GB; 1 or more"
         if re.fullmatch(r"\s*\d+,\d+\s*[a-z]*\s*", text, re.IGNORECASE):
             hint = f"write it with a point: {text.strip().replace(',', '.')}"
         raise InputError(f"not a size: {text!r}", hint)
-    return size
+    return int(size)
 
 
 def parse_share(value: str | float) -> float:
