@@ -106,8 +106,8 @@ class Summary:
         ]
 
 
-def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int = 0) -> Summary:
-    """Read a token file, or a split of a folder as `open_tokens` finds it, once, and say what is in it.
+def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
+    """Read a token file, or what `open_tokens` finds in a folder, once, and say what is in it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +120,7 @@ def summarize(path: str | os.PathLike[str], *, split: str = "train", seed: int =
 
     Raises `InputError` as `open_tokens` does, and for an id that the tokenizer does not have.
     """
-    tokens = Tokens(find_paths(path, split))
+    tokens = Tokens(find_paths(path))
     tally, table = _Tally(np.random.default_rng(seed), tokens.made_by), tokens.made_by.tokenizer().token_bytes()
     for ids in tokens.iter_pieces():
         tally.add(_check(ids, tokens, tally.n_tokens))

@@ -60,15 +60,15 @@ def load_merges() -> list[tuple[int, int]]:
 
 @functools.cache
 def token_bytes() -> list[bytes]:
-    """Return the bytes of every token but end-of-text; the index is the id.
+    """Return the bytes of every token; the index is the id.
 
-    >>> token_bytes()[31373]
-    b'hello'
+    >>> token_bytes()[31373], token_bytes()[EOT_ID]
+    (b'hello', b'<|endoftext|>')
     """
     tokens = [bytes([byte]) for byte in bytes_by_name().values()]
     for left, right in load_merges():
         tokens.append(tokens[left] + tokens[right])
-    return tokens
+    return [*tokens, b"<|endoftext|>"]
 
 
 def iter_ranks() -> Iterator[bytes]:
@@ -77,7 +77,7 @@ def iter_ranks() -> Iterator[bytes]:
     >>> next(iter_ranks())
     b'IQ== 0\\n'
     """
-    return (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(token_bytes()))
+    return (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(token_bytes()[:EOT_ID]))
 
 
 def tiktoken_encoding() -> tiktoken.Encoding:
@@ -91,7 +91,7 @@ def tiktoken_encoding() -> tiktoken.Encoding:
     return tiktoken.Encoding(
         "gpt2",
         pat_str=WORD_PATTERNS["gpt2"][0],
-        mergeable_ranks={token: rank for rank, token in enumerate(token_bytes())},
+        mergeable_ranks={token: rank for rank, token in enumerate(token_bytes()[:EOT_ID])},
         special_tokens={"<|endoftext|>": EOT_ID},
         explicit_n_vocab=EOT_ID + 1,
     )
@@ -143,10 +143,6 @@ def bytes_by_name() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-def _all_bytes() -> list[bytes]:
-    return [*token_bytes(), b"<|endoftext|>"]
-
-
 GPT2 = Tokenizer(
     name="gpt2",
     eot_id=EOT_ID,
@@ -154,7 +150,7 @@ GPT2 = Tokenizer(
     vocabulary_sha256="306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
     spec=TokenizerSpec("gpt2"),
     load_reference=tiktoken_encoding,
-    token_bytes=_all_bytes,
+    token_bytes=token_bytes,
     has_fast=True,
     scheme="gpt2",
     iter_ranks=iter_ranks,

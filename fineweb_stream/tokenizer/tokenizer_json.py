@@ -36,7 +36,8 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     eot_id = _find_eot(spec, config, added)
     for token in added:
         token["special"] = token["special"] or token["id"] == eot_id
-    texts, whole = {token["content"] for token in added}, [token for token in added if not token["special"]]
+    texts = {token["content"] for token in added}
+    whole = [token for token in added if not token["special"]]
 
     def load_reference() -> Any:
         try:
