@@ -19,7 +19,7 @@ from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import log, printed
-from .support.shown import escape
+from .support.redact import escape
 from .support.units import parse_size
 from .support.version import __version__
 

@@ -19,8 +19,7 @@ from fineweb_stream import PrepareError, cli
 from fineweb_stream.support.errors import InputError, Interrupted
 from fineweb_stream.support.log import log
 from fineweb_stream.support.model import Input
-from fineweb_stream.support.redact import shown
-from fineweb_stream.support.shown import escape
+from fineweb_stream.support.redact import escape, shown
 from fineweb_stream.token_files import commands
 
 NASTY = {

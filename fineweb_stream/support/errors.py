@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 
-from .shown import escape
+from .redact import escape
 
 
 class PrepareError(Exception):

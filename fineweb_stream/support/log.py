@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from .shown import escape
+from .redact import escape
 
 log = logging.getLogger("fineweb_stream")
 log.addHandler(logging.NullHandler())  # else Python prints warnings by itself

@@ -1,11 +1,20 @@
-"""What of an input's name may be shown, and what may be kept: neither has the secrets that URLs carry."""
+"""What may be shown, and what may be kept on record.
+
+Names, fields, records, servers' answers and decoded text are foreign until escaped: a control character can move the
+cursor, recolour, rename the window or answer for the user; a newline in a name can forge a line of ours; U+202E and its
+kin reverse what is read. And URLs carry secrets: neither a message nor a record has any.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
-from .shown import escape
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb"  # direction, and what is not seen
+    "\u2028\u2029\ud800-\udfff]"  # separators of lines and paragraphs, surrogates (bytes of names that are no UTF-8)
+)
 
 # What signs an address or logs in, as storages and web servers call it. It is another each time that it is given out.
 _SECRET = re.compile(
@@ -16,6 +25,19 @@ _SECRET = re.compile(
 
 # A login; a password with a / that nobody escaped looks like a port that is no number.
 _LOGIN = re.compile(r"^([^:]+://)(?:[^/]*@|[^/@:]*:(?!\d+/).*@)")
+
+
+def escape(text: str, keep: str = "") -> str:
+    """Write as Python's escapes what must not reach a terminal; `keep` names characters that may.
+
+    >>> print(escape("a\\x1b[31m\\u202etxt.exe\\nprepare: done"))
+    a\\x1b[31m\\u202etxt.exe\\nprepare: done
+    >>> escape("漢字 👩‍👩‍👧 naïve\\tC:\\\\new", keep="\\t")
+    '漢字 👩\\u200d👩\\u200d👧 naïve\\tC:\\\\new'
+
+    What is escaped already stays as it is, so that it does no harm twice.
+    """
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else repr(match[0])[1:-1], text)
 
 
 def shown(name: str) -> str:
@@ -49,11 +71,10 @@ def _without_secrets(url: str) -> str:
 
 def _kept_parameter(parameter: str) -> str:
     name, equals, value = parameter.partition("=")
-    if not equals:  # the value alone
-        return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    if _SECRET.fullmatch(name):
+    if equals and _SECRET.fullmatch(name):
         return f"{name}=..."
-    return f"{name}={hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+    sha256 = hashlib.sha256((value if equals else name).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{name}={sha256[:12]}" if equals else sha256[:12]
 
 
 def _hide_parameters(name: str) -> str:

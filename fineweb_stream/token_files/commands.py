@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.errors import DiskError, PrepareError
-from ..support.shown import escape
+from ..support.redact import escape
 from ..support.units import counted
 
 _EXAMPLES = {

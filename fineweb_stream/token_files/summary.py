@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
-from ..support.shown import escape
+from ..support.redact import escape
 from ..support.units import counted
 from ..tokenizer.ids import Ends, Ids
 from .joined import Tokens
