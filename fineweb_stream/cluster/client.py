@@ -73,7 +73,7 @@ def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str, run
 class Cluster:
     """A connection to a scheduler, whose workers have what is needed; made by `connect`."""
 
-    def __init__(self, address: str, client: Any, needs: Needs, n_connections: int = 0) -> None:
+    def __init__(self, address: str, client: Any, needs: Needs, n_connections: int) -> None:
         self._address, self._client, self._needs = address, client, needs
         self._n_connections, self._n_workers = n_connections, 1
         self.run = f"fineweb_stream {uuid.uuid4()}"

@@ -24,7 +24,7 @@ def file_fingerprint(path: str | os.PathLike[str], head_bytes: int = END_BYTES) 
         head = file.read(head_bytes)
         file.seek(max(info.st_size - END_BYTES, 0))
         tail = file.read(END_BYTES)
-    return f"{info.st_mtime_ns} head:{_hash(head)} tail:{_hash(tail)}"
+    return f"{info.st_mtime_ns} head:{hash_bytes(head)[:32]} tail:{hash_bytes(tail)[:32]}"
 
 
 def changed_at(fingerprint: str) -> str:
@@ -60,7 +60,3 @@ def date_of(fingerprint: str) -> str:
 def hash_bytes(data: bytes) -> str:
     """Return the SHA-256 of some bytes (hexadecimal)."""
     return hashlib.sha256(data).hexdigest()
-
-
-def _hash(data: bytes) -> str:
-    return hash_bytes(data)[:32]

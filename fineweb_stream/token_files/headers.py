@@ -13,7 +13,6 @@ import numpy as np
 
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC, get_layout
 from ..support.errors import InputError
-from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ids
 
 HEAD_BYTES = 4096
@@ -44,7 +43,7 @@ _FOREIGN = {
 _TEXT = re.compile(rb"[\t\n\r\f\x1b\x20-\x7e\x80-\xff]*")
 
 
-def find_ids(path: Path, dtype: Dtype = GPT2.dtype) -> tuple[int, int]:
+def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
     """Return at which byte the ids of a file, which are of a dtype, begin, and how many there are.
 
     Raises `InputError` for a file that is empty, cut, or no token file; `OSError`.

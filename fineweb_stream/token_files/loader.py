@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,17 +27,32 @@ Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Batches:
-    """Iterates over (inputs, targets) of what is left of an epoch; `len` is how many that are. See `batches`."""
+    """The batches of one epoch: pairs of inputs and targets, int64, shape (batch_size, block_size).
+
+    >>> tokens = np.arange(101, dtype=np.uint16)
+    >>> order = [int(x[0, 0]) for x, y in batches(tokens, block_size=10, batch_size=1, seed=1)]
+    >>> order, sorted(order) == list(range(0, 100, 10))
+    ([30, 20, 10, 40, 60, 50, 80, 90, 0, 70], True)
+    >>> [int(x[0, 0]) for x, y in batches(tokens, 10, 1, seed=1, start=8)]  # goes on at step 8
+    [0, 70]
+
+    `tokens` is what `open_tokens` returns. Window i is the tokens from `i * block_size` on and the one after, as
+    targets are one ahead. All ranks together see each window once per epoch, in an order that `seed` and `epoch`
+    decide; all have as many batches. The last ones are smaller, and may have no window at all for some ranks; with
+    `drop_last` every batch is whole, and fewer than `batch_size * world_size` windows are left out, others each epoch.
+
+    Memory does not grow with the file. Raises `InputError` for numbers that make no sense.
+    """
 
     tokens: Ids | Tokens
     block_size: int
     batch_size: int
-    seed: int
-    rank: int
-    world_size: int
-    epoch: int
-    start: int
-    drop_last: bool
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    epoch: int = 0
+    start: int = 0
+    drop_last: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name, least in (("block_size", 1), ("batch_size", 1), ("world_size", 1), ("epoch", 0), ("start", 0)):
@@ -100,35 +115,8 @@ class Batches:
         return inputs, targets
 
 
-def batches(
-    tokens: Ids | Tokens,
-    block_size: int,
-    batch_size: int,
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    epoch: int = 0,
-    start: int = 0,
-    *,
-    drop_last: bool = False,
-) -> Batches:
-    """Return the batches of one epoch: pairs of inputs and targets, int64, shape (batch_size, block_size).
-
-    >>> tokens = np.arange(101, dtype=np.uint16)
-    >>> order = [int(x[0, 0]) for x, y in batches(tokens, block_size=10, batch_size=1, seed=1)]
-    >>> order, sorted(order) == list(range(0, 100, 10))
-    ([30, 20, 10, 40, 60, 50, 80, 90, 0, 70], True)
-    >>> [int(x[0, 0]) for x, y in batches(tokens, 10, 1, seed=1, start=8)]  # goes on at step 8
-    [0, 70]
-
-    `tokens` is what `open_tokens` returns. Window i is the tokens from `i * block_size` on and the one after, as
-    targets are one ahead. All ranks together see each window once per epoch, in an order that `seed` and `epoch`
-    decide; all have as many batches. The last ones are smaller, and may have no window at all for some ranks; with
-    `drop_last` every batch is whole, and fewer than `batch_size * world_size` windows are left out, others each epoch.
-
-    Memory does not grow with the file. Raises `InputError` for numbers that make no sense.
-    """
-    return Batches(tokens, block_size, batch_size, seed, rank, world_size, epoch, start, drop_last)
+batches = Batches
+"""What a script calls."""
 
 
 def shuffled(places: npt.NDArray[np.uint64], n: int, seed: int, epoch: int) -> npt.NDArray[np.uint64]:
