@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 
@@ -27,14 +26,18 @@ def parse_size(value: str | float) -> int:
     unit = (match[3] or "").upper() if match else ""
     if unit not in _UNITS:
         unit = unit.removesuffix("B")
-    number = re.sub("[_,]", "", match[1] + (match[2] or "")) if match else "0"
-    size = float(number) * _UNITS[unit]
-    if not 1 <= size < math.inf:
+    try:
+        size = (
+            int(float((match[1] + (match[2] or "")).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
+        )
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
         text, hint = str(value), "write it like 500M, 1B or 4GB; 1 or more"
         if re.fullmatch(r"\s*\d+,\d+\s*[a-z]*\s*", text, re.IGNORECASE):
             hint = f"write it with a point: {text.strip().replace(',', '.')}"
         raise InputError(f"not a size: {text!r}", hint)
-    return int(size)
+    return size
 
 
 def parse_share(value: str | float) -> float:
