@@ -56,8 +56,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add_command(name: str, run: Callable[[Any], None], description: str, what: str = "FILE_OR_FOLDER") -> Any:
-        command = commands.add_parser(name, help=description, description=description)
-        command.epilog, command.formatter_class = f"examples:{_EXAMPLES[name]}", argparse.RawDescriptionHelpFormatter
+        words: Any = {"help": description, "description": description, "epilog": f"examples:{_EXAMPLES[name]}"}
+        command = commands.add_parser(name, **words, formatter_class=argparse.RawDescriptionHelpFormatter)
         command.add_argument("path", metavar=what, help="a token file, or a folder with train.bin or shards")
         command.set_defaults(run=run)
         return command
