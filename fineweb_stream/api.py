@@ -28,6 +28,7 @@ from .remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from .support.cancel import cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, printed
+from .support.units import parse_count, read_as
 from .tokenizer.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def _request(given: dict[str, Any]) -> Request:
         raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
     if given["demo"] and names:
         raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")
+    given = given | {"connections": read_as("connections", given["connections"], parse_count)}
     plain = {
         field.name: given[field.name] for field in fields(Request) if field.name in given and field.name != "names"
     }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT
+from .output.layouts import EOT_PLACES, NAMES, NANOGPT
 from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, VAL_PLACES, parse_separator
 from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
@@ -73,12 +73,14 @@ def run(folder: Path | None = None) -> NoReturn:
 def _as_typed(message: str) -> str:
     """Name an option as it is typed where a message names the parameter of `prepare()`.
 
-    >>> _as_typed("val_ratio='x': not a share"), _as_typed("separator is empty")
-    ('--val-ratio x: not a share', '--separator is empty')
+    >>> _as_typed("val_ratio='x': not a share"), _as_typed("fit='8': not a batch")
+    ('--val-ratio x: not a share', '--for 8: not a batch')
     """
-    names = "val_ratio|val_tokens|shard_tokens|max_tokens|text_column|separator|errors|workers|memory|seed|format"
+    names = "val_ratio|val_tokens|shard_tokens|max_tokens|text_column|separator|errors|workers|connections|memory|seed"
+    names += "|format|fit"
     message = re.sub(rf"^({names})='?([^' ]*)'?:", r"\1 \2:", message)
-    return re.sub(rf"^({names})\b", lambda match: f"--{match[1].replace('_', '-')}", message)
+    option = {"fit": "for"}
+    return re.sub(rf"^({names})\b", lambda match: f"--{option.get(match[1], match[1]).replace('_', '-')}", message)
 
 
 @contextlib.contextmanager
@@ -205,13 +207,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--shard-tokens", type=_size, metavar="N", help="tokens per shard (default: 500M; llmc and npy: 100M)")
     add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N goes on from there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
-    add(
-        "--layout",
-        choices=tuple(LAYOUTS),
-        default=NANOGPT.name,
-        metavar="NAME",
-        help="nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)",
-    )
+    help = "nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)"
+    add("--layout", default=NANOGPT.name, metavar="NAME", help=help)
     add("--names", choices=NAMES, metavar="S", help="fineweb: call llmc's files as llm.c's script does")
     add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
     add("--eot", choices=tuple(EOT_PLACES), default="after", metavar="E", help="end-of-text: after, before or both")
@@ -247,10 +244,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="E",
         help="what encodes: tiktoken, gigatoken, or auto, the fastest (default)",
     )
-    add("--workers", type=_count, metavar="N", help="threads that encode (default: one for each CPU)")
+    add("--workers", metavar="N", help="threads that encode (default: one for each CPU)")
     add(
         "--connections",
-        type=_count,
         metavar="N",
         default=DEFAULT_CONNECTIONS,
         help=f"connections that fetch what lies at URLs (default: {DEFAULT_CONNECTIONS})",
@@ -285,9 +281,3 @@ def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 _size, _separator = _typed(parse_size), _typed(parse_separator)
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"not a number, 1 or more: {text!r}")
-    return int(text)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fineweb_stream import iter_ids, prepare
+from fineweb_stream import estimate, iter_ids, prepare
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
@@ -416,7 +420,9 @@ def test_unwritable_folder(run_program, tmp_path) -> None:
         (["--engine", "fastokens"], "gigatoken took its place"),
         (["--nonsense"], "--nonsense"), (["--val-raito", "1"], "did you mean --val-ratio?"),
         (["--out", "c.txt"], "c.txt: a file, not a folder"), (["--shards-token=1M"], "did you mean --shard-tokens?"),
-        (["--workers", "0"], "not a number, 1 or more"), (["--val-tokens", "-5"], "--val-tokens"),
+        (["--workers", "0"], "--workers 0: not a number, 1 or more"),
+        (["--connections", "x"], "--connections x: not a number"), (["--for", "8"], "--for 8: not a batch"),
+        (["--layout", "x"], "the layouts are nanogpt, llmc, npy\n"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),
         (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
         (["--val-ratio", "0,1"], "with a point: 0.1"),
@@ -431,10 +437,57 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
     assert "Traceback" not in done.stderr
 
 
+ODD = [0, -1, 1.5, float("nan"), "1,5", "", True, None, 10**30, "x", (), np.float32("inf")]
+"""What a script may hand over where a number is wanted."""
+
+TAKEN: dict[str, list[Any]] = {
+    "max_tokens": [None, 10**30],
+    "val_tokens": [None],
+    "shard_tokens": [None],
+    "val_ratio": [None],
+    "fit": [None],
+    "workers": [None, 10**30],
+    "connections": [10**30],
+    "memory": [None, 10**30],
+    "seed": [0, -1, 10**30],
+    "eot_id": [None],
+}
+"""Parameters that are numbers, and which of the odd values they take."""
+
+
+@pytest.mark.parametrize("call", [prepare, estimate, iter_ids])
+@pytest.mark.parametrize("name", TAKEN)
+def test_odd_numbers_from_a_script(name: str, call: Callable[..., Any], tmp_path: Path) -> None:
+    """Each number with each odd value: it does what it says, or is an InputError that names it; nothing else."""
+    if name not in inspect.signature(call).parameters:
+        pytest.skip("it has no such parameter")
+    path = write_jsonl(tmp_path / "c.jsonl", GOOD)
+    out = {} if call is iter_ids else {"out": tmp_path / "out", "val_ratio": 0.1}
+    for value in ODD:
+        options = {"engine": "tiktoken"} | out | {name: value}
+        if value in TAKEN[name] and value is not True:
+            list(call(path, **options)) if call is iter_ids else call(path, **options)
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+            continue
+        with pytest.raises(InputError) as caught:
+            list(call(path, **options)) if call is iter_ids else call(path, **options)
+        assert re.match(rf"(--)?{name.replace('_', '[_-]')}\b", caught.value.message) and caught.value.hint
+        assert not (tmp_path / "out").exists()
+
+
+def test_every_number_is_tried() -> None:
+    """No parameter of prepare() that may be a number is left out of the tables."""
+    numbers = {name for name, each in inspect.signature(prepare).parameters.items()
+               if re.search("int|float", str(each.annotation))}  # fmt: skip
+    assert numbers | {"fit"} == set(TAKEN)
+
+
 NUMBERS = {
     "max_tokens": (["1M", 1e6, 1_000_000, "1,000,000", "1e6"], ["x", "", 0, -1, True, "1,5M", float("nan"), "1 5", []]),
     "val_tokens": (["100", 100.0], ["none", -5, 0]),
-    "shard_tokens": (["5k", 5000.0], [0, "0", "1,5k"]),
+    "shard_tokens": (["5k", 5000.0], [0, "0", "1,5k", 1.5, "1.5"]),
+    "fit": (["1x8", "1X8x1"], ["", (1, 1024), 8, True, "8x"]),
+    "connections": ([1, "1", 16.0], [0, -1, 1.5, "", None]),
     "val_ratio": ([0.1, "0.1", "10%", "10 %"], ["0,1", "10", 10, 0, "0%", "x", True, []]),
     "workers": ([1, "1", 1.0], [0, "two", 1.5, True, ""]),
     "seed": ([7, "7", 7.0], ["x", 1.5, None]),

@@ -140,3 +140,15 @@ def test_numbers_that_make_no_sense(options: dict[str, Any], message: str) -> No
     with pytest.raises(InputError) as caught:
         batches(np.arange(101, dtype=np.uint16), **({"block_size": 5, "batch_size": 1} | options))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "1,5", "", True, None, 10**30, np.int64(3)])
+@pytest.mark.parametrize("name", ["block_size", "batch_size", "seed", "rank", "world_size", "epoch", "start"])
+def test_odd_numbers(name: str, value: Any) -> None:
+    """Each number with each odd value: batches, or an InputError that names it."""
+    options = {"block_size": 5, "batch_size": 1, "world_size": 4, name: value}
+    try:
+        assert next(iter(batches(np.arange(101, dtype=np.uint16), **options)))[0].ndim == 2
+        assert not isinstance(value, str | float | bool | None)
+    except InputError as error:
+        assert name in str(error) and error.hint

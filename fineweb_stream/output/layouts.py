@@ -180,6 +180,9 @@ NPY = Layout(
 
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY, FINEWEB)}
 
+TYPED_LAYOUTS = (NANOGPT.name, LLMC.name, NPY.name)
+"""Those that `--layout` is told by name; the others are told by `--names`, too."""
+
 NAMES = ("fineweb",)
 """What the files of a layout may be called instead: `--layout llmc --names fineweb` is the layout `llmc-fineweb`."""
 

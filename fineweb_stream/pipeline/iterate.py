@@ -14,6 +14,7 @@ from ..memory.guard import MemoryGuard
 from ..remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RecordError
+from ..support.units import parse_count, read_as
 from ..tokenizer.ids import Ids
 from ..tokenizer.load import load_tokenizer
 from ..tokenizer.tokenizer import Tokenizer
@@ -61,6 +62,7 @@ def iter_ids(
         engine=engine,
         tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(str(tokenizer)),
     )
+    connections = read_as("connections", connections, parse_count)
     with Fetcher(connections) as fetcher:
         network = Network(fetcher)
         found = find_inputs(as_names(inputs), format, network)

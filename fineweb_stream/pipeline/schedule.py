@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..memory.cgroups import cpu_quota
 from ..support.cancel import TICK_SECONDS
-from ..support.errors import InputError
-from ..support.units import read_variable
+from ..support.units import parse_count, read_as, read_variable
 
 if TYPE_CHECKING:
     from ..inputs.blocks import Block
@@ -158,10 +156,7 @@ def count_workers(asked: str | float | None) -> int:
     """
     if asked is None:
         return allotted_cpus()
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if not isinstance(asked, bool) and 1 <= int(asked) == float(asked):
-            return int(asked)
-    raise InputError(f"workers={asked}: not a number of threads", "leave it out for one thread per CPU")
+    return read_as("workers", asked, parse_count)
 
 
 def allotted_cpus() -> int:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, Fit, Layout, get_layout
+from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, TYPED_LAYOUTS, Fit, Layout, get_layout
 from ..support.errors import InputError
 from ..support.model import ReadOptions, split_names
-from ..support.units import parse_share, parse_size
+from ..support.units import parse_share, parse_size, parse_whole, read_as
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def parse_separator(text: str) -> str:
         raise InputError(f"--separator {text!r}: {error}", r"write it like '\n\n' or '<|endoftext|>'") from None
 
 
-def parse_fit(text: str) -> Fit:
+def parse_fit(text: Any) -> Fit:
     """Read what `--for` is given.
 
     >>> parse_fit("64x1024x8"), str(parse_fit("12 × 1024"))
@@ -59,31 +59,12 @@ def parse_fit(text: str) -> Fit:
 
     Raises `InputError` for anything else.
     """
-    match = re.fullmatch(r"(\d+)[x×*](\d+)(?:[x×*](\d+))?", re.sub(r"[\s,_]", "", text), re.IGNORECASE)
+    text = re.sub(r"[\s,_]", "", text) if isinstance(text, str) else ""
+    match = re.fullmatch(r"(\d+)[x×*](\d+)(?:[x×*](\d+))?", text, re.IGNORECASE)
     numbers = [int(number) for number in match.groups("1")] if match else [0]
     if 0 in numbers:
-        raise InputError(
-            f"--for {text}: not a batch", "write it like 64x1024x8: sequences, tokens of each, and processes if several"
-        )
+        raise InputError("not a batch", "write it like 64x1024x8: sequences, tokens of each, and processes if several")
     return Fit(*numbers)
-
-
-def _read(name: str, value: Any, parse: Callable[[Any], float]) -> float:
-    """Read a value that a script or a command line gave; the error names the parameter."""
-    try:
-        return parse(value)
-    except InputError as error:
-        reason = error.message if not error.message.startswith(f"{value}: ") else error.message.partition(": ")[2]
-        raise InputError(f"{name}={value!r}: {reason}", error.hint) from None
-
-
-def _whole(value: Any) -> int:
-    try:
-        if isinstance(value, bool) or float(value) != int(value):
-            raise ValueError
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError("not a whole number", "write it like 0 or 42") from None
 
 
 @dataclass(frozen=True)
@@ -119,11 +100,11 @@ class Settings:
             object.__setattr__(self, "shard_tokens", LAYOUTS.get(self.layout, NANOGPT).shard_tokens)
         parsers: dict[str, Callable[[Any], float]] = {
             "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
-            "seed": _whole,
+            "seed": parse_whole,
         }  # fmt: skip
         for name, parse in parsers.items():
             if getattr(self, name) is not None or name not in ("val_tokens", "max_tokens"):
-                object.__setattr__(self, name, _read(name, getattr(self, name), parse))
+                object.__setattr__(self, name, read_as(name, getattr(self, name), parse))
         for name in ("text_column", "separator", "errors", "engine", "layout"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "separator" and value is None):
@@ -136,14 +117,14 @@ class Settings:
             raise InputError(f"errors={self.errors!r}: must be strict, replace or ignore", "strict stops at the first")
         self.tokenizer.check_engine(self.engine)
         if self.layout not in LAYOUTS:
-            raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(LAYOUTS)}")
+            raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(TYPED_LAYOUTS)}")
         layout = self.file_layout
         if self.eot not in EOT_PLACES:
             raise InputError(f"eot={self.eot!r}: no such place", ", ".join(EOT_PLACES))
         if self.val_at not in VAL_PLACES:
             raise InputError(f"val_at={self.val_at!r}: no such place", " or ".join(VAL_PLACES))
-        if self.fit:
-            parse_fit(self.fit)
+        if self.fit is not None:
+            read_as("fit", self.fit, parse_fit)
         for name in ("val_tokens", "max_tokens"):
             if self.val_at == "end" and getattr(self, name) is not None:
                 option = name.replace("_", "-")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from .errors import InputError
 from .log import log
+
+T = TypeVar("T")
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 _UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -20,19 +24,18 @@ def parse_size(value: str | float) -> int:
     >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2TiB"), parse_size(1e6)
     (500000000, 1000000000, 1500000000, 2199023255552, 1000000)
 
-    Raises `InputError` for anything else, for less than 1, and for a comma that may be a point (`1,5GB`).
+    Raises `InputError` for anything else, for less than 1, a part of one, and a comma that may be a point (`1,5GB`).
     """
     match = re.fullmatch(_NUMBER + r"\s*([KMGT]i?B?|B)?", _plain(value), re.IGNORECASE | re.ASCII)
     unit = (match[3] or "").upper() if match else ""
     if unit not in _UNITS:
         unit = unit.removesuffix("B")
     try:
-        size = (
-            int(float((match[1] + (match[2] or "")).replace("_", "").replace(",", "")) * _UNITS[unit]) if match else 0
-        )
+        number = float((match[1] + (match[2] or "")).replace("_", "").replace(",", "")) if match else 0
+        size = int(number * _UNITS[unit])
     except (ValueError, OverflowError):
-        size = 0
-    if size < 1:
+        number = size = 0
+    if size < 1 or not (unit or number == size):
         text, hint = str(value), "write it like 500M, 1B or 4GB; 1 or more"
         if re.fullmatch(r"\s*\d+,\d+\s*[a-z]*\s*", text, re.IGNORECASE):
             hint = f"write it with a point: {text.strip().replace(',', '.')}"
@@ -57,6 +60,40 @@ def parse_share(value: str | float) -> float:
     if not 0 < share < 1:
         raise InputError(f"{value}: must be more than 0 and less than 1", "try 0.0005")
     return share
+
+
+def parse_whole(value: Any, least: int | None = None) -> int:
+    """Read a whole number, of `least` or more.
+
+    >>> parse_whole("7", least=1), parse_whole(-3.0)
+    (7, -3)
+
+    Raises `InputError` for anything else.
+    """
+    try:
+        number = int(value)
+        is_whole = not isinstance(value, bool) and (isinstance(value, str) or number == value)
+        if is_whole and (least is None or number >= least):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    if least is None:
+        raise InputError("not a whole number", "write it like 0 or 42")
+    raise InputError(f"not a number, {least} or more", f"write it like {least} or 42")
+
+
+def parse_count(value: Any) -> int:
+    """Read a whole number of 1 or more."""
+    return parse_whole(value, 1)
+
+
+def read_as(name: str, value: Any, parse: Callable[[Any], T]) -> T:
+    """Read the value of a parameter, which the `InputError` names."""
+    try:
+        return parse(value)
+    except InputError as error:
+        reason = error.message if not error.message.startswith(f"{value}: ") else error.message.partition(": ")[2]
+        raise InputError(f"{name}={value!r}: {reason}", error.hint) from None
 
 
 def read_variable(name: str, unit: int = 1) -> int:

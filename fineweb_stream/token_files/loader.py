@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
+from ..support.units import parse_whole, read_as
 from ..tokenizer.ids import Ids
 from .joined import Tokens
 
@@ -55,6 +56,8 @@ class Batches:
     drop_last: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        for name in ("block_size", "batch_size", "seed", "rank", "world_size", "epoch", "start"):
+            object.__setattr__(self, name, read_as(name, getattr(self, name), parse_whole))
         for name, least in (("block_size", 1), ("batch_size", 1), ("world_size", 1), ("epoch", 0), ("start", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name}={getattr(self, name)}", f"{name} is {least} or more")
