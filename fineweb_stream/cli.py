@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import io
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ from .pipeline.settings import DEFAULT_VAL_RATIO, FORMATS, VAL_PLACES, parse_sep
 from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
-from .support.log import log, printed
+from .support.log import flush_output, hold_output, log, printed
 from .support.redact import escape
 from .support.units import parse_size
 from .support.version import __version__
@@ -42,24 +41,22 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     # None is one that was closed before the program began; these stay open to its end.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a test may have put something else there
-            stream.reconfigure(errors="backslashreplace")  # a path may have bytes that the locale cannot say
+    hold_output("backslashreplace")  # a path may have bytes that the locale cannot say
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
-    options = vars(make_parser().parse_args(_with_separator(sys.argv[1:] if arguments is None else arguments)))
-    try:
-        with cancel_on_signals() as cancel, printed(), _packages_named():
-            status = _run(options, folder or Path(), cancel)
-    except (PrepareError, Interrupted) as error:
-        with contextlib.suppress(OSError):
-            print(f"prepare: {_as_typed(str(error))}", file=sys.stderr)
-        status = error.exit_status
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+    is_all_said = True
+    with printed() as printer:
         try:
-            stream.flush()
-        except OSError:  # nobody listens any more, and Python would try again at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    return status
+            options = vars(make_parser().parse_args(_with_separator(sys.argv[1:] if arguments is None else arguments)))
+            is_all_said = options["dry_run"]
+            with cancel_on_signals() as cancel, _packages_named():
+                status = _run(options, folder or Path(), cancel)
+        except (PrepareError, Interrupted) as error:
+            with contextlib.suppress(OSError):
+                print(f"prepare: {_as_typed(str(error))}", file=sys.stderr)
+            status = error.exit_status
+        except SystemExit as left:  # argparse's: --help, or a wrong argument
+            status = int(left.code or 0)
+    return flush_output("prepare", status, is_all_said, printer.lost)
 
 
 def run(folder: Path | None = None) -> NoReturn:

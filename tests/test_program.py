@@ -11,6 +11,7 @@ import sys
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -410,6 +411,27 @@ def test_nobody_listens(run_program, tmp_path, descriptor: int) -> None:
     ).replace("NUMBER", str(descriptor))
     command = [sys.executable, "-c", code.replace("NAME", ("stdout", "stderr")[descriptor - 1])]
     assert subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60).returncode == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "command",
+    ["--help", "--version", "made.jsonl --dry-run", "inspect --help", "inspect made", "decode made", "index -h"],
+)
+def test_an_output_that_is_lost(command: str, unbuffered: str, tmp_path: Path) -> None:
+    """What only says something fails with a sentence where that cannot be written; a closed pipe has seen enough."""
+    write_jsonl(tmp_path / "made.jsonl", ["some words " * 99] * 99)
+    prepare(tmp_path / "made.jsonl", tmp_path / "made", engine="tiktoken", val_ratio=0.1, quiet=True)
+    line = f"{sys.executable} -m fineweb_stream {command}"
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
+    options: dict[str, Any] = {"cwd": tmp_path, "env": env, "shell": True, "text": True, "timeout": 120}
+    full = subprocess.run(f"{line} > /dev/full", stderr=subprocess.PIPE, **options)
+    name = command.split()[0] if command[0] in "id" else "prepare"
+    assert (full.returncode, full.stderr) == (4, f"{name}: standard output: No space left on device\n")
+    closed = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True,
+                            **options | {"shell": False})  # fmt: skip
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [("",), ("c.txt", "--val", "")])

@@ -7,9 +7,13 @@ nothing, print the lines as plain sentences.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import os
+import sys
 from collections.abc import Iterator
 
+from .errors import DiskError
 from .redact import escape
 
 log = logging.getLogger("fineweb_stream")
@@ -25,28 +29,60 @@ def _escape(record: logging.LogRecord) -> bool:
 log.addFilter(_escape)
 
 
-class _Printer(logging.Handler):
-    """Prints each line on standard output as it comes."""
+class Printer(logging.Handler):
+    """Prints each line on standard output as it comes; `lost` is why one could not be."""
+
+    lost: OSError | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # a terminal or a pipe that is gone is no reason to stop
+        """Print it."""
+        try:
             print(record.getMessage(), flush=True)
+        except OSError as error:  # a terminal or a pipe that is gone is no reason to stop
+            self.lost = error
 
 
 @contextlib.contextmanager
-def printed() -> Iterator[None]:
+def printed() -> Iterator[Printer]:
     """Print meanwhile what is logged, unless that is done already."""
-    if any(isinstance(handler, _Printer) for handler in log.handlers):
-        yield
+    if printers := [handler for handler in log.handlers if isinstance(handler, Printer)]:
+        yield printers[0]
         return
-    printer, level = _Printer(), log.level
+    printer, level = Printer(), log.level
     log.addHandler(printer)
     log.setLevel(logging.INFO)
     try:
-        yield
+        yield printer
     finally:
         log.removeHandler(printer)
         log.setLevel(level)
+
+
+def hold_output(errors: str) -> None:
+    """Let standard output keep what it is told until it is flushed, which says whether that can be written."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a test may have put something else there
+        sys.stdout.reconfigure(errors=errors, write_through=False)
+
+
+def flush_output(program: str, status: int, is_all: bool = True, lost: OSError | None = None) -> int:
+    """Write out what was printed, and return the exit status: another where that `is_all` there is, and it is lost.
+
+    Nothing is lost on a pipe that is closed: `| head` has seen enough.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        lost = error
+    if lost:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again at its end
+    with contextlib.suppress(OSError):
+        if lost and is_all and not (status or isinstance(lost, BrokenPipeError)):
+            status = DiskError.exit_status
+            print(f"{program}: standard output: {lost.strerror}", file=sys.stderr)
+        sys.stderr.flush()
+        return status
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    return status
 
 
 def has_listener() -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..support.errors import DiskError, PrepareError
+from ..support.log import flush_output, hold_output
 from ..support.redact import escape
 from ..support.units import counted
 
@@ -29,25 +28,25 @@ _EXAMPLES = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run `inspect ...`, `decode ...` or `index ...` and return the exit status."""
-    options = make_parser().parse_args(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # the text may have what the terminal's encoding has not
+    status = 0
+    hold_output("replace")  # the text may have what the terminal's encoding has not
     try:
+        options = make_parser().parse_args(arguments)
         options.run(options)
-        sys.stdout.flush()
     except PrepareError as error:
-        print(f"{options.command}: {error}", file=sys.stderr)
-        return error.exit_status
-    except BrokenPipeError:  # `| head` has seen enough; Python would complain again when it flushes at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        status = error.exit_status
+    except BrokenPipeError:
+        pass
     except OSError as error:
         where = escape(str(error.filename or "standard output"))
-        print(f"{options.command}: {where}: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DiskError.exit_status
+        print(f"{arguments[0]}: {where}: {error.strerror}", file=sys.stderr)
+        status = DiskError.exit_status
     except KeyboardInterrupt:
-        return 130
-    return 0
+        status = 130
+    except SystemExit as left:  # argparse's: --help, or a wrong argument
+        status = int(left.code or 0)
+    return flush_output(arguments[0], status)
 
 
 def make_parser() -> argparse.ArgumentParser:
