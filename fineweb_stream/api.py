@@ -112,9 +112,7 @@ def prepare(
             found = job.estimate()
             job.check_disk(found)
             return Result(job.folder, found.train_tokens or 0, found.val_tokens or 0, 0, 0, 0.0)
-        with files.disk_errors(job.folder):
-            job.folder.mkdir(parents=True, exist_ok=True)
-        with locked(job.folder):
+        with files.made_folder(job.folder), locked(job.folder):
             connect = None if cluster is None else functools.partial(_connect, cluster, job)
             record = job.run(quiet, executor, connect)
             _index(job, record, index)

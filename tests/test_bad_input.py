@@ -528,6 +528,20 @@ def test_no_workers(tmp_path, workers: int) -> None:
         list(iter_ids(path, workers=workers))
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_empty_folder_is_left(is_there: bool, tmp_path: Path) -> None:
+    """A folder that a failed run made goes, and those above it; one that was there, or has something, stays."""
+    path = write_jsonl(tmp_path / "c.jsonl", [*GOOD, None])
+    out = tmp_path / "a" / "b"
+    if is_there:
+        out.parent.mkdir()
+    with pytest.raises(InputError, match="is null"):
+        prepare(path, out, quiet=True, engine="tiktoken")
+    assert out.parent.exists() == is_there and not out.exists()
+    prepare(path, out, quiet=True, engine="tiktoken", skip_bad=True, val_ratio=0.1)
+    assert (out / "train.bin").exists()
+
+
 def test_a_file_called_as_standard_input(run_program, tmp_path) -> None:
     """A file named - is read as ./-, whatever comes on standard input."""
     write_jsonl(tmp_path / "-", ["one document", "another one"])

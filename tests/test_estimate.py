@@ -92,6 +92,27 @@ def test_of_a_pipe_nothing_is_known(tmp_path: Path) -> None:
     assert "seconds=None" in done.stdout and "disk_bytes=None" in done.stdout
 
 
+@pytest.mark.parametrize("max_tokens", [None, 5000])
+def test_of_a_finished_run_it_is_what_was_made(max_tokens: int | None, tmp_path: Path, capsys) -> None:
+    """A dry run says that it is done, and what the same command does; what is ahead is estimated, and said to be."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options = {"engine": "tiktoken", "max_tokens": max_tokens}
+    result = prepare(path, out, quiet=True, **options)
+    before = {each.name: each.read_bytes() for each in out.iterdir()}
+    dry = prepare(path, out, dry_run=True, **options)
+    said = capsys.readouterr().out
+    assert (dry.train_tokens, dry.val_tokens) == (result.train_tokens, result.val_tokens)
+    assert said.startswith("already done: the same command has nothing to do; --overwrite makes all of it anew\n")
+    assert f"{out / 'train.bin'}: {result.train_tokens:,} tokens" in said and "resuming" not in said
+    assert estimate(path, out, **options).disk_bytes == 0
+    prepare(path, out, dry_run=True, overwrite=True, **options)
+    assert "tokens: about" in (said := capsys.readouterr().out) and "already done" not in said
+    if max_tokens:
+        prepare(path, out, dry_run=True, engine="tiktoken")
+        assert "resuming at" in (said := capsys.readouterr().out) and "tokens: about" in said
+    assert {each.name: each.read_bytes() for each in out.iterdir()} == before
+
+
 def test_a_disk_too_small_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers say it; the dry run and the run refuse."""
     monkeypatch.setattr(files, "free_bytes", lambda folder: 1000)

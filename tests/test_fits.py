@@ -120,9 +120,11 @@ def test_modded_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(path, out, "--layout", "llmc", "--val-ratio", "0.3") == 0
     said = capsys.readouterr().out
     assert "modded-nanogpt, if it is to read them, needs end-of-text ids" in said
-    assert "10,485,760 tokens of val (--val-tokens 10485760), two shards or more" in said
+    assert "10,485,760 tokens of val (more text), two shards or more (more text)" in said
     with pytest.raises(Refused, match="val"):
         READERS["modded-nanogpt"](out, 1, 1024, 1)
+    [note] = check_fit(3 * 10**7, 10**6, 0.0, Settings(layout="llmc"), True)
+    assert "val (--val-tokens 10485760), two shards or more (--shard-tokens 10257120)" in note
     enough = check_fit(3 * 10**8, 10_485_760, 0.0, Settings(layout="llmc"), True)
     assert enough == []
 

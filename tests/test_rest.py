@@ -70,6 +70,12 @@ def test_shards_and_rest_are_all(shuffle: bool, layout: str, corpus_path: Path, 
     capsys.readouterr()
     assert prepare(corpus_path, out, layout=layout, **options) == result
     assert "already done" in (said := capsys.readouterr().out) and rest.name in said and "warning: " not in said
+    prepare(corpus_path, out, layout=layout, **options | {"fit": "1x2"})
+    assert (
+        f"note: {rest.name} would be long enough for --for 1x2: --overwrite makes it a shard" in capsys.readouterr().out
+    )
+    prepare(corpus_path, out, layout=layout, overwrite=True, **options | {"fit": "1x2"})
+    assert read(out / kind.shard_name(3)) == train[12_000:] and not rest.exists()
 
 
 @pytest.mark.parametrize(

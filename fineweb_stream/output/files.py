@@ -15,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..support.errors import DiskError, InputError, PrepareError
@@ -61,6 +61,20 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         else:
             hint = "make sure that the folder can be written to"
         raise DiskError(f"{path}: {error.strerror}{needed}", hint) from error
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder, with those above it; what was made and is empty at the end goes again."""
+    with disk_errors(folder):
+        new = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # something is in it
+            for each in new:
+                each.rmdir()
 
 
 def free_bytes(folder: Path) -> int:

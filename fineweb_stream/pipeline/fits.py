@@ -40,14 +40,14 @@ def check_fit(
         raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
     return notes + (
-        _modded_notes(train, val * (1 + spread), settings, has_documents)
+        _modded_notes(train, int(val * (1 + spread)), settings, has_documents)
         if layout.reader == LLMC.reader and settings.file_layout.id_bytes == LLMC.id_bytes
         else []
     )
 
 
 def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
-    """Yield a line for each file that came out too short for its reader."""
+    """Yield a line for each file that is too short for its reader, or was and is no longer by another `--for`."""
     state, layout, least = record.state, record.layout, settings.least_tokens
     if state.val_tokens < least:
         advice = _val_advice(least, state.n_tokens, settings)
@@ -60,6 +60,8 @@ def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
         n_tokens = -(-state.train_tokens // (n_shards - 1))
         advice = f"--shard-tokens {n_tokens}" if least <= n_tokens <= layout.max_tokens else f"--shard-tokens {least}"
         yield _warning(f"the last shard, {layout.shard_name(n_shards - 1)},", last, settings, advice)
+    if record.rest_tokens >= least:
+        yield f"note: {layout.rest_name} would be long enough for --for {settings.batch}: --overwrite makes it a shard"
 
 
 def check_neighbours(folder: Path, layout: Layout) -> None:
@@ -78,16 +80,17 @@ def check_neighbours(folder: Path, layout: Layout) -> None:
             )
 
 
-def _modded_notes(train: int, val: float, settings: Settings, has_documents: bool) -> list[str]:
+def _modded_notes(train: int, val: int, settings: Settings, has_documents: bool) -> list[str]:
     """Say what modded-nanogpt, which reads llm.c's layout, will not find."""
     needs = []
     if not has_documents:
         needs.append("end-of-text ids, at which its windows begin (--separator makes documents of a text)")
     if val < MODDED_VAL_TOKENS:
-        how = "more text in --val" if settings.val_files else f"--val-tokens {MODDED_VAL_TOKENS}"
-        needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val ({how})")
+        needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val ({_val_advice(MODDED_VAL_TOKENS, train + val, settings)})")
+        train = max(train + val - MODDED_VAL_TOKENS, 0)
     if train <= settings.shard_tokens:
-        needs.append(f"two shards or more (--shard-tokens {max(train // 2, 1)})")
+        is_enough = train // 2 >= settings.least_tokens
+        needs.append(f"two shards or more ({f'--shard-tokens {train // 2}' if is_enough else 'more text'})")
     return [f"note: modded-nanogpt, if it is to read them, needs {', '.join(needs)}"] if needs else []
 
 

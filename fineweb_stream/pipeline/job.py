@@ -100,10 +100,13 @@ class Job:
     def estimate(self) -> Estimate:
         """Say, and return, what a run would make and take; nothing is written."""
         from .fetch import measure_link
-        from .plan import link_lines, with_link
+        from .plan import finished, link_lines, with_link
 
         record = self._open_record(dry_run=True)
         sources = self._recorded_sources(record)
+        if self._is_done(record):
+            self._say_done(record, "already done: the same command has nothing to do; --overwrite makes all of it anew")
+            return finished(record.state, sources, self.folder, self.plan, self.guard.budget_bytes)
         found, link = self._say_plan(record, sources, is_strict=not self.settings.skip_bad), measure_link(sources)
         for line in link_lines(link):
             log.info(line)
@@ -131,9 +134,7 @@ class Job:
             self._work(record, sources, quiet)  # it has only to merge
         reopen(self.folder, record, self.settings, self.cancel.check)
         if record.state.status == DONE:
-            said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
-            for line in ("already done; nothing to do", *report.compared(record), *chain(*said)):
-                log.info(line)
+            self._say_done(record, "already done; nothing to do")
         else:
             self.check_disk(self._say_plan(record, sources))
             with connect(sources) if connect else contextlib.nullcontext() as workers:
@@ -179,6 +180,14 @@ class Job:
                 keep_names(record)
             raise error
         return sources
+
+    def _is_done(self, record: Record) -> bool:
+        return record.state.status == DONE and not wants_more(record, self.settings)
+
+    def _say_done(self, record: Record, what: str) -> None:
+        said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
+        for line in (what, *report.compared(record), *chain(*said)):
+            log.info(line)
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Say what was found, what will be made and what it takes."""

@@ -50,7 +50,8 @@ class Estimate:
     `input_bytes` is the size of the files, `text_bytes` what is read of them: unpacked, of jsonl whole lines, of
     parquet the text column. The run writes another `disk_bytes` at its peak, where `disk_free_bytes` are free. It
     encodes with `engine` in `workers` threads and stays under `memory_bytes`. From nothing to the end it takes about
-    `seconds`, `network_bytes` fetched meanwhile included.
+    `seconds`, `network_bytes` fetched meanwhile included. Of a run that is finished it is what that has made, exactly,
+    with no more to write.
 
     What has None as its default is None where nothing can be sampled: of a pipe.
     """
@@ -267,8 +268,7 @@ def make_estimate(
     memory_bytes: int,
 ) -> Estimate:
     """Return what samples come to by what is planned."""
-    input_bytes = sum(source.input.size for source in sources)
-    known = Estimate(out, input_bytes, files.free_bytes(out), memory_bytes, plan.engine, plan.n_workers)
+    known = _known(sources, out, plan, memory_bytes)
     if sampled is None:
         return known
     train, val = sampled.splits(settings)
@@ -285,6 +285,25 @@ def make_estimate(
         disk_bytes=disk_needed(sampled, settings, state),
         seconds=text_bytes / (sampled.bytes_per_second * plan.n_workers) if plan.is_local else None,
     )
+
+
+def finished(state: State, sources: Sequence[Source], out: Path, plan: MemoryPlan, memory_bytes: int) -> Estimate:
+    """Return what a run that is done has made; it takes nothing more."""
+    return replace(
+        _known(sources, out, plan, memory_bytes),
+        train_tokens=state.train_tokens,
+        val_tokens=state.val_tokens,
+        documents=state.n_documents or None,
+        spread=0.0,
+        text_bytes=state.text_bytes,
+        disk_bytes=0,
+        seconds=0.0,
+    )
+
+
+def _known(sources: Sequence[Source], out: Path, plan: MemoryPlan, memory_bytes: int) -> Estimate:
+    input_bytes = sum(source.input.size for source in sources)
+    return Estimate(out, input_bytes, files.free_bytes(out), memory_bytes, plan.engine, plan.n_workers)
 
 
 def with_link(found: Estimate, link: Link | None) -> Estimate:
