@@ -217,6 +217,14 @@ def test_another_tokenizer_on_the_cluster(dask: Dask, address: str, tmp_path: Pa
     assert outputs(tmp_path / "there") == local_bytes(corpus, tmp_path / "here", tokenizer=tokenizer)
 
 
+def test_shuffled_on_the_cluster(dask: Dask, address: str, tmp_path: Path) -> None:
+    """C5 under --shuffle: the order is that of one machine, and the shards, too; it is not that of the input."""
+    corpus = write_corpus("parquet", tmp_path)
+    prepare_on(address, corpus, tmp_path / "there", shuffle=True, seed=7)
+    assert outputs(tmp_path / "there") == (found := local_bytes(corpus, tmp_path, shuffle=True, seed=7))
+    assert found != local_bytes(corpus, tmp_path / "plain")
+
+
 def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What this machine's threads would take, and how long, is not said: others do the work."""
     caplog.set_level(logging.INFO, "fineweb_stream")

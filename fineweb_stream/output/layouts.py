@@ -23,6 +23,9 @@ EOT_PLACES = {"after": "after", "before": "before", "both": "before and after"}
 LLMC_HEADERS = {2: (20240520, 1), 4: (20240801, 7)}
 """Magic and version of llm.c's files, by how many bytes an id has: GPT-2's and Llama 3's."""
 
+UINT32_CHANGE = "in get_batch of nanoGPT's train.py write dtype=np.uint32 for dtype=np.uint16 (twice)"
+"""What its reader, which knows uint16 alone, needs for wider ids: unchanged it takes each of them for two."""
+
 NPY_MAGIC = b"\x93NUMPY"
 
 _LLMC_HEADER = struct.Struct("<3i1012x")  # magic, version, number of tokens; the rest of 256 int32 is 0
@@ -204,6 +207,8 @@ def get_layout(name: str, id_bytes: int = 2) -> Layout:
         usage = f"python train_llama3.py --input_bin '{{folder}}/{train}' --input_val_bin '{{folder}}/{val}'"
     elif layout.suffix == ".npy":
         make_header = functools.partial(_npy_header, id_bytes=id_bytes)
+    else:
+        usage = f"{UINT32_CHANGE}, then {usage}"
     return replace(layout, make_header=make_header, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)
 
 

@@ -17,7 +17,7 @@ from ..inputs.sources import N_REMOTE_SAMPLES, spread
 from ..inputs.storage import unpacked_bytes
 from ..output import files
 from ..output.changes import locate
-from ..output.layouts import NANOGPT
+from ..output.layouts import NANOGPT, UINT32_CHANGE
 from ..output.manifest import DONE, MERGING, State
 from ..output.merge import check_file_size
 from ..output.shards import TRAIN_NAME
@@ -252,9 +252,7 @@ def tokenizer_lines(settings: Settings) -> list[str]:
     end = "no end-of-text" if tokenizer.eot_id is None else f"end-of-text {tokenizer.eot_id}"
     lines = [f"tokenizer: {tokenizer.name}: {tokenizer.n_ids:,} ids, {end}, {tokenizer.dtype.name}"]
     if tokenizer.id_bytes > GPT2.id_bytes and settings.layout == NANOGPT.name:
-        lines.append(
-            "note: nanoGPT's train.py reads uint16: in its get_batch write dtype=np.uint32 for dtype=np.uint16 (twice)"
-        )
+        lines.append(f"note: {UINT32_CHANGE}")
     return lines
 
 

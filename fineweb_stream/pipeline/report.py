@@ -12,6 +12,7 @@ from ..memory.guard import MemoryGuard
 from ..output.changes import CHANGES_NAME
 from ..output.layouts import EOT_PLACES
 from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record, State
+from ..output.meta import META_NAME
 from ..output.shards import TRAIN_NAME
 from ..support.errors import InputError
 from ..support.model import Input
@@ -191,6 +192,7 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
     lines += outputs(folder, record)
     usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
     if record.layout.is_merged and folder.resolve().parent.name != "data":
-        usage = f"copy both to nanoGPT's data/{folder.resolve().name}/, then {usage}"
+        all_files = f"{META_NAME} and both" if META_NAME in state.outputs else "both"
+        usage = f"copy {all_files} to nanoGPT's data/{folder.resolve().name}/, then {usage}"
     lines.append(f"train on it: {usage}")
     return lines
