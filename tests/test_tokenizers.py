@@ -365,6 +365,20 @@ def test_bytes_and_chars(name: str, tmp_path: Path) -> None:
     assert verify(out)
 
 
+def test_chars_with_val_at_the_end_are_nanogpts_own_files(tmp_path: Path) -> None:
+    """Of ASCII text, train.bin, val.bin, `stoi` and `itos` are those of nanoGPT's Shakespeare script."""
+    text = "Two households, both alike in dignity,\n" * 99 + "end?"
+    (tmp_path / "input.txt").write_text(text)
+    options = {"tokenizer": "chars", "val_ratio": 0.1, "val_at": "end", "quiet": True}
+    prepare(tmp_path / "input.txt", tmp_path / "o", **options)
+    stoi = {char: i for i, char in enumerate(sorted(set(text)))}
+    n_train = int(len(text) * 0.9)
+    for name, part in (("train", text[:n_train]), ("val", text[n_train:])):
+        assert np.fromfile(tmp_path / "o" / f"{name}.bin", np.uint16).tolist() == [stoi[char] for char in part]
+    meta = pickle.loads((tmp_path / "o" / "meta.pkl").read_bytes())
+    assert meta["stoi"] == stoi and meta["itos"] == {i: char for char, i in stoi.items()}
+
+
 def test_chars_of_documents_have_an_end_of_text(tmp_path: Path) -> None:
     """Documents need an id that ends them: the first above the characters."""
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
