@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,11 @@ hypothesis.settings.load_profile("tests")
 
 collect_ignore = ["bench"]  # it measures, and has a command of its own
 
+# A file system in memory, where there is one with room, does not wait at each of a hundred thousand fsyncs.
+IN_MEMORY = Path("/dev/shm")
+if IN_MEMORY.is_dir() and min(shutil.disk_usage(IN_MEMORY).free, psutil.virtual_memory().available) > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
 ROOT = Path(__file__).parents[1]
 CORPORA = ROOT.parent / "shared" / "corpora"
 
@@ -31,6 +38,13 @@ CORPORA = ROOT.parent / "shared" / "corpora"
 def reference() -> tiktoken.Encoding:
     """Tiktoken's GPT-2, from the embedded vocabulary (proven to be the official one in test_vocab)."""
     return tiktoken_encoding()
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on a disk, whose pages the system can drop: a module whose files are large has it as `tmp_path`."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture(autouse=True)

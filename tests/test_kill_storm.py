@@ -18,10 +18,8 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,17 +247,9 @@ def drive(kind: str, arguments: list[str], expected: Path, out: Path) -> dict[st
     return {"hits": hits, "close": n_close, "runs": n_runs + 1, "lost": max_lost}
 
 
-@pytest.fixture
-def quick_path() -> Iterator[Path]:
-    """A folder in memory, where there is one: what the kernel has taken survives the process on any file system."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        yield Path(folder)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_kill_storm(kind: str, quick_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kill_storm(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """However often it is killed, in whatever phase: the same bytes, no temporary file, little done twice."""
-    tmp_path = quick_path
     path, options = write_corpus(kind, tmp_path, 300)
     arguments = [str(path), *options, "--shard-tokens", "11000", "--engine", "tiktoken", "--workers", "2"]
     undisturbed(path, arguments[1:], tmp_path / "expected")

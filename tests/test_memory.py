@@ -90,6 +90,12 @@ def make_group() -> Iterator[object]:
         group.remove()
 
 
+@pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """In a file system in memory a group would have to hold its inputs and outputs."""
+    return disk_path
+
+
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """Long texts of many different words: hard on an engine's caches."""

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -278,14 +277,13 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with recording(tmp_path / "recorded") as recorded:
         prepare(tmp_path / "recorded")
     seen: set[frozenset[tuple[str, bytes]]] = set()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
-        for n in range(recorded.start, len(recorded.log) + 1):
-            for loss in some_losses(n):
-                state = state_after(recorded.log[:n], loss)
-                if frozenset(state.items()) in seen:
-                    continue
-                seen.add(frozenset(state.items()))
-                check_state(state, Path(folder, "out"), expected, finals, prepare)
+    for n in range(recorded.start, len(recorded.log) + 1):
+        for loss in some_losses(n):
+            state = state_after(recorded.log[:n], loss)
+            if frozenset(state.items()) in seen:
+                continue
+            seen.add(frozenset(state.items()))
+            check_state(state, tmp_path / "out", expected, finals, prepare)
     print(f"{name}: {len(seen)} states of {len(recorded.log)} steps")
     assert len(seen) >= min_states
 
