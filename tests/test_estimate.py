@@ -14,6 +14,8 @@ import pytest
 import fineweb_stream
 from fineweb_stream import Estimate, InputError, estimate, prepare
 from fineweb_stream.output import files
+from fineweb_stream.pipeline.job import find_inputs, make_sources
+from fineweb_stream.support.model import ReadOptions
 
 from .helpers import write_jsonl, write_parquet
 from .test_contracts import prepare_in_blocks
@@ -62,6 +64,20 @@ def test_the_run_comes_out_as_estimated(kind: str, options: dict, layout: str, t
     assert (found.input_bytes, found.engine, found.workers) == (path.stat().st_size, "tiktoken", 2)
     assert found.seconds and found.seconds > 0 and not found.network_bytes and not found.is_rough
     assert found.text_bytes and found.memory_bytes > 0 and found.spread is not None
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "separated", "text"])
+def test_a_short_input_is_sampled_once(kind: str, tmp_path: Path) -> None:
+    """No byte of it is encoded twice for the plan, and the estimate is what comes out."""
+    path, options = write(kind, tmp_path)
+    blocks = make_sources(
+        find_inputs([str(path)]), ReadOptions(**{name: value.encode() for name, value in options.items()})
+    )[0].sample(64)
+    ends = [0, *(block.stop for block in blocks)]
+    assert ends == [*(block.start for block in blocks), path.stat().st_size]
+    found = estimate(path, tmp_path / "out", **options)
+    result = prepare(path, tmp_path / "out", quiet=True, **options)
+    assert found.train_tokens + found.val_tokens == pytest.approx(result.train_tokens + result.val_tokens, rel=0.0001)
 
 
 def test_several_files_of_which_some_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,16 +131,21 @@ class InputFile:
 
 
 def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
-    """Return `n` small blocks spread over a file; `find_end` returns the first good end at a byte or later."""
+    """Return up to `n` small blocks spread over a file, which share no byte: a short file is in them once.
+
+    `find_end` returns the first good end at a byte or later.
+    """
     input = source.input
     if input.compression and not input.is_remote:
         return _sample_head(source, n, find_end)
     if input.is_stream:
         return []
-    blocks = []
+    blocks: list[Block] = []
+    stop = 0
     with open_input(input, source.network, is_stream=False) as file:
         for i in range(n):
-            start = find_end(file, input.size * i // n) if i else 0
+            target = input.size * i // n
+            start = find_end(file, target) if target > stop else stop
             stop = find_end(file, start + SAMPLE_BYTES)
             if start < stop <= start + 16 * SAMPLE_BYTES:
                 blocks.append(file.block(source, start, stop))
