@@ -69,12 +69,10 @@ def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
     """Return the first good place at byte `start` or later where UTF-8 may be cut, else 0."""
     width = 4096
     while start < len(data) and rule.find:
-        stop = _character_end(data, min(start + width, len(data)))
+        stop = _character_start(data, min(start + width, len(data)))
         if rule.in_ascii and (match := rule.in_ascii.search(data, start, stop)):
             return match.start()
-        before = start - 1
-        while before and data[before] & 0xC0 == 0x80:
-            before -= 1
+        before = _character_start(data, start - 1)
         text = data[before:stop].decode("utf-8")
         if cut := rule.find(text, 1, len(text)):
             return before + len(text[:cut].encode("utf-8"))
@@ -82,10 +80,10 @@ def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
     return 0
 
 
-def _character_end(data: bytes, position: int) -> int:
-    """Return the first byte at `position` or later that begins a character, or the end."""
-    while position < len(data) and data[position] & 0xC0 == 0x80:
-        position += 1
+def _character_start(data: bytes, position: int) -> int:
+    """Return the byte that begins the character which `position` is in; the end is a place of its own."""
+    while 0 < position < len(data) and data[position] & 0xC0 == 0x80:
+        position -= 1
     return position
 
 
