@@ -133,23 +133,38 @@ class Dask:
             process.wait()
 
 
-@pytest.fixture
-def dask(tmp_path: Path) -> Iterator[Dask]:
-    """Processes to start, all ended with the test."""
-    folder = tmp_path / "dask"
-    folder.mkdir()
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Dask]:
+    """Processes to start, all ended with the block."""
     found = Dask(folder)
-    yield found
-    found.close()
+    try:
+        yield found
+    finally:
+        found.close()
 
 
-@pytest.fixture
-def address(dask: Dask) -> str:
-    """A scheduler with three workers of one thread."""
+def start_three(dask: Dask) -> str:
+    """Start a scheduler with three workers of one thread."""
     address = dask.start_scheduler()
     for _ in range(3):
         dask.start_worker()
     return address
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[Dask]:
+    """One of the test's own."""
+    (tmp_path / "dask").mkdir()
+    with running(tmp_path / "dask") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One for all tests that kill none of its processes."""
+    pytest.importorskip("distributed")
+    with running(tmp_path_factory.mktemp("dask")) as found:
+        yield start_three(found)
 
 
 DOCS = [f"Document {i} says hello.\n\nIt's short, {'and quite repetitive ' * (i % 17)} {i * i}." for i in range(2500)]
@@ -200,19 +215,18 @@ def once_saved(out: Path, action: object) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
-def test_same_bytes_as_one_machine(dask: Dask, address: str, tmp_path: Path, kind: str) -> None:
+def test_same_bytes_as_one_machine(address: str, tmp_path: Path, kind: str) -> None:
     """C5: a cluster gives the bytes of a local run."""
     corpus = write_corpus(kind, tmp_path)
     prepare_on(address, corpus, tmp_path / "out")
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_another_tokenizer_on_the_cluster(dask: Dask, address: str, tmp_path: Path) -> None:
+def test_another_tokenizer_on_the_cluster(address: str, tmp_path: Path) -> None:
     """Workers load the tokenizer by its file, and give the bytes of one machine."""
     from .test_tokenizers import make_json
 
     corpus, tokenizer = write_corpus("jsonl", tmp_path), make_json(tmp_path, "qwen2")
-    dask.start_worker()
     prepare_on(address, corpus, tmp_path / "there", tokenizer=tokenizer)
     assert outputs(tmp_path / "there") == local_bytes(corpus, tmp_path / "here", tokenizer=tokenizer)
 
@@ -234,7 +248,7 @@ def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.Lo
     assert re.search(r"^disk: .* free$", said, re.M)
 
 
-def test_relative_paths(dask: Dask, address: str, tmp_path: Path, monkeypatch) -> None:
+def test_relative_paths(address: str, tmp_path: Path, monkeypatch) -> None:
     """Workers stand in another folder: a relative path is the client's."""
     corpus = write_corpus("txt", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -242,8 +256,9 @@ def test_relative_paths(dask: Dask, address: str, tmp_path: Path, monkeypatch) -
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_a_killed_worker_and_a_new_one(dask: Dask, address: str, tmp_path: Path) -> None:
+def test_a_killed_worker_and_a_new_one(dask: Dask, tmp_path: Path) -> None:
     """What a lost worker had is done elsewhere, neither lost nor doubled; one that joins takes part."""
+    address = start_three(dask)
     corpus = write_corpus("jsonl", tmp_path)
 
     def kill_and_add() -> None:
@@ -255,8 +270,9 @@ def test_a_killed_worker_and_a_new_one(dask: Dask, address: str, tmp_path: Path)
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_all_workers_killed_and_a_new_one(dask: Dask, address: str, tmp_path: Path, capsys) -> None:
+def test_all_workers_killed_and_a_new_one(dask: Dask, tmp_path: Path, capsys) -> None:
     """Without a worker the run says so and waits; the next one finishes it."""
+    address = start_three(dask)
     corpus = write_corpus("jsonl", tmp_path)
 
     def kill_and_add() -> None:
@@ -270,8 +286,9 @@ def test_all_workers_killed_and_a_new_one(dask: Dask, address: str, tmp_path: Pa
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_a_killed_scheduler(dask: Dask, address: str, tmp_path: Path) -> None:
+def test_a_killed_scheduler(dask: Dask, tmp_path: Path) -> None:
     """One sentence and exit status 1; the local executor finishes: same bytes."""
+    address = start_three(dask)
     corpus = write_corpus("jsonl", tmp_path)
     out = tmp_path / "out"
     started = time.monotonic()
@@ -286,7 +303,7 @@ def test_a_killed_scheduler(dask: Dask, address: str, tmp_path: Path) -> None:
     assert outputs(out) == local_bytes(corpus, tmp_path)
 
 
-def test_start_local_and_finish_on_the_cluster(dask: Dask, address: str, tmp_path: Path) -> None:
+def test_start_local_and_finish_on_the_cluster(address: str, tmp_path: Path) -> None:
     """A run goes on wherever it is continued: same bytes."""
     corpus = write_corpus("parquet", tmp_path)
     absorb, n_left = run.Run._absorb, [20]
@@ -304,7 +321,7 @@ def test_start_local_and_finish_on_the_cluster(dask: Dask, address: str, tmp_pat
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_a_bad_record_is_named_as_on_one_machine(dask: Dask, address: str, tmp_path: Path) -> None:
+def test_a_bad_record_is_named_as_on_one_machine(address: str, tmp_path: Path) -> None:
     """The line's number is right, though blocks travel in groups; what came before it is saved."""
     corpus = write_corpus("jsonl", tmp_path)
     lines = corpus.read_text().splitlines(keepends=True)
@@ -319,7 +336,7 @@ def test_a_bad_record_is_named_as_on_one_machine(dask: Dask, address: str, tmp_p
     assert found[0] == found[1]
 
 
-def test_a_block_that_fails_three_times(dask: Dask, address: str, tmp_path: Path) -> None:
+def test_a_block_that_fails_three_times(address: str, tmp_path: Path) -> None:
     """Dask tries three times in all; the blocks before it come, and the error has the block."""
     corpus, tries = write_corpus("txt", tmp_path), tmp_path / "tries"
 
