@@ -228,10 +228,11 @@ def _connect(address: str, job: Job, sources: Sequence[Source]) -> AbstractConte
 
 def _index(job: Job, record: Record, is_asked: bool) -> None:
     """Say where documents end in what is finished, if asked to; else name an index that is another's."""
-    from .token_files.documents import index_outputs, name_stale
+    from .token_files.documents import index_outputs, name_orphans, name_stale
 
     outputs = [job.folder / name for name in record.state.outputs if name != META_NAME]
     if is_asked:
         index_outputs(outputs, job.cancel)
     else:
         name_stale(outputs)
+    name_orphans(job.folder)

@@ -16,6 +16,7 @@ from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
+from fineweb_stream.token_files.documents import index_path
 
 from .consumers.readers import READERS
 from .helpers import read_ids, write_jsonl
@@ -168,6 +169,20 @@ def test_documents_go_on_into_the_rest(layout: str, corpus_path: Path, tmp_path:
     found, expected = open_documents(tmp_path / "out"), open_documents(tmp_path / "expected")
     assert len(found) == len(expected)
     assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
+
+
+def test_an_index_outlives_its_rest(
+    layout: str, corpus_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where shards have taken the place of the rest, its index is named, until it is deleted."""
+    out, options = tmp_path / "out", OPTIONS | {"layout": layout, "index": True}
+    rest = index_path(out / LAYOUTS[layout].rest_name)
+    prepare(corpus_path, out, max_tokens=12_003, **options)
+    assert rest.exists() and "warning" not in capsys.readouterr().out
+    for is_there in (True, False):
+        prepare(corpus_path, out, max_tokens=16_000, **options)
+        assert (f"warning: {rest}: there is no {rest.stem} now: delete {rest}" in capsys.readouterr().out) is is_there
+        rest.unlink(missing_ok=True)
 
 
 def test_a_run_with_a_rest_goes_on_after_stops(layout: str, corpus_path: Path, tmp_path: Path) -> None:

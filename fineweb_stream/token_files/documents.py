@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..output import files
+from ..output.own import is_output
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..support.log import log
@@ -157,6 +158,13 @@ def name_stale(paths: Sequence[Path]) -> None:
             except InputError as error:
                 advice = "--index makes it anew" if made_by(path).eot == "after" else f"delete {index_path(path)}"
                 log.warning(f"warning: {error.message}: {advice}")
+
+
+def name_orphans(folder: Path) -> None:
+    """Say which indexes are of an output that a run had here, and none has now: the rest of shorter shards, say."""
+    for index in sorted([*folder.glob("*.bin.index"), *folder.glob("index/*.npy.index")]):
+        if is_output(index.stem) and not (folder / index.stem).exists():
+            log.warning(f"warning: {index}: there is no {index.stem} now: delete {index}")
 
 
 def index_path(path: Path) -> Path:
