@@ -42,6 +42,7 @@ def read_format1(path: Path, content: dict[str, Any]) -> Record:
             f"{path}: version 0.1.0 stopped this run inside a block (--max-tokens), with changes or interrupted again",
             "continue with version 0.1.0, or move it and the outputs away, or choose another folder with --out",
         )
+    _find_val_end(record)
     _find_parts(record)
     if state.status != ENCODING:  # it may go on from where that block began
         state.snapshot = state.position()
@@ -50,6 +51,21 @@ def read_format1(path: Path, content: dict[str, Any]) -> Record:
     if state.status == DONE and not set(state.outputs):
         raise ValueError("outputs")
     return record
+
+
+def _find_val_end(record: Record) -> None:
+    """Note that val of a stream of plain text has ended, where it has: where it ends was not on record."""
+    state, settings = record.state, record.settings
+    is_stream = any(input.is_stream and input.format == "text" for input in record.inputs[state.input :][:1])
+    is_share = settings["separator"] is None and settings["val_tokens"] is None
+    if state.is_exhausted or not (state.offset and is_stream and is_share):
+        return
+    if len(record.inputs) > 1 or not state.train_tokens:
+        raise PrepareError(
+            f"{record.path}: version 0.1.0 stopped this run in a stream, and where its val ends is not known",
+            "continue with version 0.1.0, or move it and the outputs away, or choose another folder with --out",
+        )
+    state.val_end = 1
 
 
 def _find_parts(record: Record) -> None:
