@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import itertools
 import json
 import os
 import random
@@ -11,6 +13,7 @@ import sys
 import time
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
 from fineweb_stream.pipeline.settings import Settings
-from fineweb_stream.support.errors import PrepareError
+from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.support.model import Input, ReadOptions
 
 from .helpers import outputs, write_jsonl
@@ -186,14 +189,15 @@ def test_a_commit_does_not_grow_with_the_inputs(tmp_path: Path) -> None:
     sizes = []
     for n in (1, 50_000):
         inputs = [Input(f"folder/{i:06}.parquet", "parquet", 9, "v") for i in range(n)]
-        record = Record(tmp_path / "prepare.json", Settings().fixed(), inputs, State(run=manifest.new_run()))
+        (out := tmp_path / str(n)).mkdir()
+        record = Record(out / "prepare.json", Settings().fixed(), inputs, State(run=manifest.new_run()))
         record.begin()
-        before = (tmp_path / "prepare.manifest.json").stat().st_mtime_ns
+        before = (out / "prepare.manifest.json").stat().st_mtime_ns
         for _ in range(3):
             record.write()
-        assert (tmp_path / "prepare.manifest.json").stat().st_mtime_ns == before
-        sizes.append((tmp_path / "prepare.json").stat().st_size)
-        assert read_record(tmp_path).state == record.state
+        assert (out / "prepare.manifest.json").stat().st_mtime_ns == before
+        sizes.append((out / "prepare.json").stat().st_size)
+        assert read_record(out).state == record.state
     assert abs(sizes[0] - sizes[1]) < 10
 
 
@@ -223,7 +227,10 @@ def as_format1(out: Path) -> None:
         path.rename(out / path.name.replace(f".{record.run}", ""))
 
 
-NEW = ("input_read", "changes_head", "shard_heads", "base_shards", "parts", "place", "snapshot", "old", "run")
+NEW = (
+    *("input_read", "val_end", "changes_head", "shard_heads", "base_shards", "parts"),
+    *("place", "snapshot", "old", "run"),
+)
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -254,6 +261,25 @@ def test_a_folder_of_the_version_before(kind: str, keep: bool, tmp_path: Path, m
         assert outputs(out) == outputs(tmp_path / "expected")
         assert not list(out.glob("*.part"))
         verify(out)
+
+
+@pytest.mark.parametrize("n_blocks", [2, 9])
+def test_a_stream_of_the_version_before(n_blocks: int, tmp_path: Path) -> None:
+    """Where val of a compressed text ended was not recorded: it is past, and the run goes on, or that is said."""
+    path, out, text = tmp_path / "c.txt.gz", tmp_path / "out", "\n".join(DOCS).encode()
+    path.write_bytes(gzip.compress(text))
+    options = OPTIONS | {"val_ratio": 0.3}
+    prepare(path, tmp_path / "expected", quiet=True, **options)
+    assert not prepare_some(path, out, n_blocks, **options)
+    as_format1(out)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    if n_blocks == 2:
+        with pytest.raises(PrepareError, match="where its val ends is not known"):
+            prepare(path, out, quiet=True, **options)
+        assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    else:
+        prepare_in_blocks(3000, path, out, **options)
+        assert outputs(out) == outputs(tmp_path / "expected")
 
 
 def test_changes_of_text_that_is_bad_all_over(tmp_path: Path) -> None:
@@ -291,3 +317,74 @@ def test_a_manifest_that_is_not_the_runs_own_stays(
     monkeypatch.setattr(run, "add_meta", swap)
     prepare(path, out, quiet=True, **OPTIONS)
     assert (out / "prepare.manifest.json").read_bytes() == data
+
+
+@pytest.mark.parametrize("kind", ["file", "record", "link"])
+def test_what_comes_in_the_records_place_while_a_run_works(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any commit: it is left alone, the run stops and says so; without it the run goes on from there."""
+    path, out, other = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out", tmp_path / "other"
+    options = OPTIONS | {"shard_tokens": 4000}
+    prepare(path, tmp_path / "expected", quiet=True, **options)
+    assert not prepare_some(path, other, 8, **options)
+    data = b"mine" if kind == "file" else (other / "prepare.json").read_bytes()
+    (tmp_path / "theirs").write_bytes(data)
+    record, write, n_continued, n = out / "prepare.json", run.Run._write_record, 0, 0
+    monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
+    while True:
+        n += 1
+        calls, seen = itertools.count(1), [0]
+
+        def swap(self: run.Run, n: int = n, calls: Iterator[int] = calls, seen: list[int] = seen) -> None:
+            if next(calls) == n:
+                record.unlink()
+                record.symlink_to(tmp_path / "theirs") if kind == "link" else record.write_bytes(data)
+                seen[0] = self._state.n_tokens
+            write(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run.Run, "_write_record", swap)
+            try:
+                prepare_in_blocks(2000, path, out, **options)
+                break
+            except InputError as error:
+                assert "move it away" in error.hint, error
+        assert record.read_bytes() == data
+        before = {file.name: file.read_bytes() for file in out.iterdir()}
+        with pytest.raises(PrepareError, match="move it"):
+            prepare(path, out, quiet=True, **options)
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+        record.unlink()
+        if left := read_record(out):
+            assert left.state.n_tokens == seen[0]
+            n_continued += 1
+        prepare_in_blocks(3000, path, out, **options)
+        assert outputs(out) == outputs(tmp_path / "expected")
+        assert not [*out.glob("*.part"), *out.glob("*.manifest.json")]
+        shutil.rmtree(out)
+    assert n_continued >= n - 2 >= 8
+
+
+def test_a_record_that_is_gone_while_its_files_are_there(tmp_path: Path) -> None:
+    """The manifest alone, beside what its run has made: nothing is begun anew in silence; put back, it goes on."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    for shard_tokens, advice in ((10**6, "--overwrite"), (1500, "move what is there away")):
+        options = OPTIONS | {"shard_tokens": shard_tokens}
+        prepare(path, tmp_path / "expected", quiet=True, overwrite=True, **options)
+        assert not prepare_some(path, out, 12, **options)
+        record = (out / "prepare.json").rename(tmp_path / "kept")
+        before = {file.name: file.read_bytes() for file in out.iterdir()}
+        with pytest.raises(PrepareError, match=r"prepare\.json: gone, while what its run has written") as raised:
+            prepare(path, out, quiet=True, **options)
+        assert advice in str(raised.value)
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+        shutil.copytree(out, tmp_path / "anew")
+        if advice != "--overwrite":
+            (tmp_path / "anew").rename(tmp_path / "away")
+        prepare(path, tmp_path / "anew", quiet=True, overwrite=advice == "--overwrite", **options)
+        record.rename(out / "prepare.json")
+        prepare(path, out, quiet=True, **options)
+        for folder in (out, tmp_path / "anew"):
+            assert outputs(folder) == outputs(tmp_path / "expected")
+            shutil.rmtree(folder)

@@ -162,16 +162,20 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes, run: str = "") -> None:
-    """Write a small file so that its name holds the old or the new data, never a part."""
-    write_pieces(path, [data], run)
+def write_whole(path: Path, data: bytes, run: str = "", check: Callable[[], None] | None = None) -> None:
+    """Write a small file so that its name holds the old or the new data, never a part.
+
+    `check` is called right before the name is given. If it raises, the new data stay durable under the temporary name.
+    """
+    write_pieces(path, [data], run, check)
 
 
-def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "") -> None:
+def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "", check: Callable[[], None] | None = None) -> None:
     """Do as `write_whole` with data that come in pieces."""
     part = part_path(path, run)
     with disk_errors(path):
-        refuse_irregular(path)
+        if check is None:
+            refuse_irregular(path)
         part.unlink(missing_ok=True)
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
     try:
@@ -186,6 +190,8 @@ def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "") -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    if check:
+        check()
     replace(part, path)
 
 

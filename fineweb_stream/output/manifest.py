@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..support.errors import DiskError, PrepareError
+from ..support.errors import DiskError, InputError, PrepareError
 from ..support.model import Input
 from ..support.redact import kept
 from ..tokenizer.gpt2 import GPT2
@@ -151,8 +151,8 @@ class State:
 class Record:
     """The record in a folder: what the run was told, what it reads, and its state.
 
-    `on_disk` is the SHA-256 of the manifest's own file, "" where there is none to go on with; `is_old` says that the
-    version before wrote the record.
+    `on_disk` is the SHA-256 of the manifest's own file, "" where there is none to go on with; `has_state` says that the
+    state was found, and is not only that of a beginning; `is_old` that the version before wrote the record.
     """
 
     path: Path
@@ -162,6 +162,7 @@ class Record:
     names: list[str] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
     on_disk: str = ""
+    has_state: bool = False
     is_old: bool = False
 
     @property
@@ -200,7 +201,7 @@ class Record:
         if self.on_disk != tie:
             if self.on_disk:  # a state that belongs to both: power may go off between the two
                 self._write_state([tie, self.on_disk])
-            files.write_whole(self.path.with_name(MANIFEST_NAME), data, self.run)
+            self._put(self.path.with_name(MANIFEST_NAME), data)
             if not self.on_disk:
                 self._write_state([tie])
             self.on_disk = tie
@@ -208,12 +209,24 @@ class Record:
     def write(self) -> None:
         """Record durably where the run stands; what that costs does not grow with the number of inputs."""
         if self.state.status == DONE:
-            files.write_whole(self.path, self._manifest(state=vars(self.state)), self.run)
+            self._put(self.path, self._manifest(state=vars(self.state)))
             self.remove_manifest()
         elif self.on_disk:
             self._write_state([self.on_disk])
         else:
             self.begin()
+
+    def settle(self) -> None:
+        """Give a state that was left under its temporary name its own, where nothing stands in its place now."""
+        if self.has_state and not os.path.lexists(self.path):
+            files.replace(files.part_path(self.path, self.run), self.path)
+
+    def remove(self) -> None:
+        """Delete the record, if it is this run's."""
+        with contextlib.suppress(InputError):
+            self._check_own(self.path)
+            files.remove(self.path)
+        self.remove_manifest()
 
     def remove_manifest(self) -> None:
         """Delete the manifest's own file, if it is this run's."""
@@ -273,7 +286,19 @@ class Record:
         state = json.dumps(vars(self.state), ensure_ascii=False)
         checksum = zlib.crc32(state.encode("utf-8", "surrogateescape"))
         text = f'{{"format": {FORMAT}, "manifest": {json.dumps(ties)}, "checksum": {checksum}, "state": {state}}}\n'
-        files.write_whole(self.path, text.encode("utf-8", "surrogateescape"), self.run)
+        self._put(self.path, text.encode("utf-8", "surrogateescape"))
+
+    def _put(self, path: Path, data: bytes) -> None:
+        """Write a file of the record; where somebody's has come in its place, the data stay under their temporary name.
+
+        Raises `InputError` then.
+        """
+        files.write_whole(path, data, self.run, lambda: self._check_own(path))
+
+    def _check_own(self, path: Path) -> None:
+        """Raise `InputError` where something stands that does not name this run; the version before named none."""
+        if self.run and (data := _read(path)) is not None and f'"run": "{self.run}"'.encode() not in data:
+            raise InputError(f"{path}: not what this run has written there", _CONTINUES)
 
 
 def new_run() -> str:
@@ -291,28 +316,48 @@ def read_record(folder: Path) -> Record | None:
     data = _read(path)
     begun = _read_manifest(path)  # of a finished run, too: one that is no manifest is somebody's
     if data is None:
-        return begun  # stopped between the two
-    with _named(path):
-        content = _parse(data)
-        if content["format"] == 1:
-            from .format1 import read_format1  # no other run needs it
+        return _left_aside(begun) if begun else None
+    try:
+        with _named(path):
+            return _parse_record(path, data, begun)
+    except PrepareError as error:
+        if begun and _left_aside(begun).has_state:
+            raise PrepareError(error.message, _CONTINUES) from None
+        raise
 
-            return read_format1(path, content)
-        if content["format"] != FORMAT:
-            raise other_version(path, content["format"])
-        is_done = "settings" in content
-        if is_done:
-            record = _record_of(path, content)
-        else:
-            text = data.decode("utf-8", "surrogateescape").partition('"state": ')[2][:-2]
-            if zlib.crc32(text.encode("utf-8", "surrogateescape")) != content["checksum"]:
-                raise ValueError("its checksum is not that of its content")
-            if begun is None or begun.on_disk not in content["manifest"]:
-                raise ValueError(f"its {MANIFEST_NAME} is {'gone' if begun is None else 'of another run'}")
-            record = begun
+
+def _left_aside(begun: Record) -> Record:
+    """Return the record with the state that was left whole under its temporary name; without, that of the beginning."""
+    with contextlib.suppress(PrepareError):
+        if data := _read(part := files.part_path(begun.path, begun.run)):
+            with _named(part):
+                return _parse_record(begun.path, data, begun)
+    return begun
+
+
+def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
+    """Return the record that a file and the manifest beside it hold; `ValueError` and its like for a damaged one."""
+    content = _parse(data)
+    if is_old := content["format"] == 1:
+        from .format1 import read_format1  # no other run needs it
+
+        record = read_format1(path, content)
+    elif content["format"] != FORMAT:
+        raise other_version(path, content["format"])
+    elif is_done := "settings" in content:
+        record = _record_of(path, content)
+    else:
+        text = data.decode("utf-8", "surrogateescape").partition('"state": ')[2][:-2]
+        if zlib.crc32(text.encode("utf-8", "surrogateescape")) != content["checksum"]:
+            raise ValueError("its checksum is not that of its content")
+        if begun is None or begun.on_disk not in content["manifest"]:
+            raise ValueError(f"its {MANIFEST_NAME} is {'gone' if begun is None else 'of another run'}")
+        record = replace(begun)
+    if not is_old:
         record.state = check_state(content["state"], record)
         if is_done != (record.state.status == DONE):
             raise ValueError("status")
+    record.has_state = True
     return record
 
 
@@ -358,6 +403,7 @@ def _read(path: Path) -> bytes | None:
 
 
 _AWAY = "move it and the outputs away, or choose another folder with --out"
+_CONTINUES = "it is left alone: move it away, and the same command continues"
 
 
 @contextlib.contextmanager

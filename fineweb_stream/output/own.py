@@ -125,3 +125,9 @@ def own_parts(folder: Path, run: str) -> Iterator[Path]:
         written = name.removesuffix(end)
         if written != name and (is_own(written) or written in RECORD_NAMES):
             yield folder / name
+
+
+def has_work(folder: Path, run: str, layout: Layout) -> bool:
+    """Tell whether a run's temporary files hold some of its outputs; a record that is being written is none."""
+    records = {files.part_path(folder / name, run) for name in RECORD_NAMES}
+    return any(path.lstat().st_size > layout.header_bytes for path in own_parts(folder, run) if path not in records)

@@ -18,7 +18,7 @@ from .changes import CHANGES_NAME
 from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
 from .manifest import DONE, ENCODING, RECORD_NAME, Record, State, new_run, portable, read_record
 from .options import OutputOptions
-from .own import check_folder, check_inputs, looks_own, orphans
+from .own import check_folder, check_inputs, has_work, is_output, looks_own, orphans
 from .shards import TRAIN_NAME, shard_path
 
 MAX_DIFFERENCES = 5
@@ -54,6 +54,10 @@ def open_record(
     try:
         check_inputs(folder, [input.path for input in inputs if not input.is_remote])
         record = read_record(folder)
+        if record and not dry_run:
+            record.settle()
+        if record and not record.has_state and not overwrite:
+            _refuse_gone(folder, record)
         check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
     except InputError as error:
         if not dry_run:
@@ -189,8 +193,9 @@ def clear(folder: Path, record: Record) -> None:
             files.remove(folder / name)
     record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
     record.clear_parts()
-    files.remove(record.path)
-    record.remove_manifest()
+    with files.disk_errors(folder):
+        files.sync_folder(folder)  # of what is still there a record speaks
+    record.remove()
 
 
 def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input]:
@@ -275,6 +280,17 @@ def _refuse_more(folder: Path, record: Record, settings: OutputOptions, inputs: 
         " them the order of all would be another",
         "make them anew with --overwrite, or choose another folder with --out",
     )
+
+
+def _refuse_gone(folder: Path, record: Record) -> None:
+    """Refuse to begin anew where a run has written something, and how far it came is known no more."""
+    if has_work(folder, record.run, record.written_layout):
+        has_names = any(map(is_output, os.listdir(folder)))  # nothing says any more whose they are
+        start_over = "move what is there away" if has_names else "start over with --overwrite"
+        raise InputError(
+            f"{record.path}: gone, while what its run has written is still there",
+            f"put it back, or {start_over}, or choose another folder with --out",
+        )
 
 
 def _check_outputs(folder: Path, record: Record) -> None:
