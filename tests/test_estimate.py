@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import inspect
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import fineweb_stream
-from fineweb_stream import Estimate, InputError, estimate, prepare
+from fineweb_stream import Estimate, InputError, estimate, iter_ids, prepare
 from fineweb_stream.output import files
 from fineweb_stream.pipeline.job import find_inputs, make_sources
 from fineweb_stream.support.model import ReadOptions
@@ -80,6 +82,73 @@ def test_a_short_input_is_sampled_once(kind: str, tmp_path: Path) -> None:
     assert found.train_tokens + found.val_tokens == pytest.approx(result.train_tokens + result.val_tokens, rel=0.0001)
 
 
+def corpora(folder: Path) -> Iterator[list[Path]]:
+    """Corpora that samples are misled by: sorted by length, of two kinds, of few or of very long documents."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    chance = random.Random(3)
+    words = [
+        "a",
+        "the",
+        "of",
+        "quiet",
+        "river",
+        "stone",
+        "house",
+        "philosophical",
+        "considerations",
+        "1234",
+        "9876",
+        "über",
+        "größe",
+    ]
+
+    def prose(n: int) -> str:
+        return " ".join(chance.choices(words, k=n))
+
+    def code(n: int) -> str:
+        return "".join(f"  x_{chance.randrange(9999)}[{i % 99}] += {{{chance.random()}}};\n" for i in range(n))
+
+    def parquet(name: str, documents: list[str], rows: int) -> Path:
+        pq.write_table(pa.table({"text": documents}), folder / name, row_group_size=rows)
+        return folder / name
+
+    docs = [prose(int(chance.lognormvariate(4, 1.3)) + 1) for _ in range(3000)]
+    by_length = sorted(docs, key=len)
+    two = [prose(100) for _ in range(1500)], [code(15) for _ in range(1500)]
+    few = [*(prose(20_000) for _ in range(9)), code(8_000)]
+    yield [parquet("even.parquet", docs, 500)]
+    yield [parquet("sorted.parquet", by_length, 500)]
+    yield [parquet("one.parquet", by_length, 3000)]
+    yield [parquet("groups.parquet", [d for i in range(0, 3000, 300) for d in sorted(docs[i : i + 300], key=len)], 300)]
+    yield [parquet("kinds.parquet", two[0] + two[1], 3000)]
+    yield [parquet("halves.parquet", [d for i in range(0, 1500, 150) for kind in two for d in kind[i : i + 150]], 300)]
+    yield [parquet("few.parquet", few, 10)]
+    yield [write_jsonl(folder / "few.jsonl", few)]
+    yield [write_jsonl(folder / "sorted.jsonl", by_length[::-1])]
+    yield [write_jsonl(folder / "prose.jsonl", two[0]), parquet("code.parquet", two[1][:300], 100)]
+    yield [write_jsonl(folder / "long.jsonl", [code(25_000), *docs])]
+    (folder / "c.txt").write_text("\n".join(two[0] + two[1]))
+    yield [folder / "c.txt"]
+
+
+def test_the_interval_has_what_comes_out(tmp_path: Path) -> None:
+    """The number of tokens is within the estimate's own ± for all but one in ten corpora of odd kinds."""
+    misses = []
+    for paths in corpora(tmp_path):
+        found = estimate(paths, tmp_path / "out", engine="auto")
+        n_tokens = sum(map(len, iter_ids(paths)))
+        assert found.train_tokens and found.val_tokens and found.spread is not None
+        error = (found.train_tokens + found.val_tokens) / n_tokens - 1
+        misses += [(paths, error, found.spread)] if abs(error) > found.spread + 1 / n_tokens else []
+    assert len(misses) <= 1, misses
+
+
+def test_the_start_counts(tmp_path: Path) -> None:
+    """A small file takes the time of the start, not none."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS[:100])
+    assert 0.5 < estimate(path, tmp_path / "out", engine="tiktoken").seconds < 5
+
+
 def test_several_files_of_which_some_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not sampled counts by its size."""
     monkeypatch.setattr("fineweb_stream.pipeline.plan.N_SAMPLES", 2)
@@ -94,6 +163,18 @@ def test_compressed_files_are_estimated_roughly(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
     found = estimate(tmp_path / "c.jsonl.gz", tmp_path / "out", engine="tiktoken")
     assert found.is_rough and found.documents == pytest.approx(len(DOCS), rel=0.2)
+
+
+def test_a_compressed_file_that_is_cut(tmp_path: Path, capsys) -> None:
+    """A dry run refuses it as the run does, which first says what there is up to the cut: no zeros, no advice."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    packed = gzip.compress(path.read_bytes())
+    (tmp_path / "c.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match="is cut off near byte"):
+            prepare(tmp_path / "c.jsonl.gz", tmp_path / "out", dry_run=dry_run, engine="tiktoken")
+        said = capsys.readouterr().out
+        assert "about 0" not in said and "add text" not in said and ("tokens: about" in said) != dry_run
 
 
 def test_of_a_pipe_nothing_is_known(tmp_path: Path) -> None:

@@ -125,15 +125,23 @@ class Parquet:
             yield from self._stream(metadata, group, first_rows[group], first_rows[group])
 
     def sample(self, n: int) -> list[Block]:
-        """Return the first rows of row groups spread over the file."""
+        """Return rows spread over the text; of a row group the first ones, or of its first MiB where it is here."""
         metadata, first_rows = _metadata(self.input, self.network), _first_rows(self.input, self.network)
         if _why_skipped(self):
             return []
         n = min(n, 16)  # each takes a page or so of decoding
-        groups = sorted({len(first_rows) * i // n for i in range(n)}) if first_rows else []
-        small = replace(self, block_bytes=SAMPLE_BYTES)
-        streams = (small._stream(metadata, group, first_rows[group], first_rows[group]) for group in groups)
-        return [block for block in (next(stream, None) for stream in streams) if block]
+        sizes = [max(size, 1) for size in _text_sizes(self)]
+        ends = list(itertools.accumulate(sizes))
+        places: dict[int, list[float]] = {}
+        for place in (ends[-1] * (k + 0.5) / n for k in range(n if ends else 0)):
+            group = bisect_right(ends, place)
+            places.setdefault(group, []).append((place - ends[group]) / sizes[group] + 1)
+        small, blocks = replace(self, block_bytes=SAMPLE_BYTES), list[Block]()
+        for group, shares in places.items():
+            reach = min(sizes[group], (n << 20) // len(places))
+            stream = small._stream(metadata, group, first_rows[group], first_rows[group])
+            blocks += _at(stream, [0.0] if self.input.is_remote else [reach * share for share in shares])
+        return blocks
 
     def text_bytes(self) -> int:
         """Return the decoded size of the text column."""
@@ -202,6 +210,20 @@ class Parquet:
             if held:
                 yield self._block(metadata, held_row, row, n_bytes, _joined(held))
             _check_rows(self.input, first_row, stop, row - first_row)
+
+
+def _at(blocks: Iterator[Block], places: list[float]) -> Iterator[Block]:
+    """Yield the blocks that stand at some places among all (bytes of text, ascending), or else the last."""
+    end, left = 0, iter([*places, math.inf])
+    place = next(left)
+    for block in blocks:
+        end += block.n_bytes
+        if place < end:
+            yield block
+            while place < end:
+                place = next(left)
+        if place == math.inf:
+            return
 
 
 def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:

@@ -167,9 +167,13 @@ def _sample_head(source: Source, n: int, find_end: Callable[[InputFile, int], in
     return blocks
 
 
-def unpacked_bytes(source: Source) -> int:
-    """Return about how long a compressed file's content is, by its first HEAD_BYTES (bytes); 0 where it is damaged."""
-    with contextlib.suppress(InputError), open_input(source.input, source.network) as file:
+def unpacked_bytes(source: Source, is_strict: bool) -> int:
+    """Return about how long a compressed file's content is, by its first HEAD_BYTES (bytes).
+
+    Where these are damaged it is 0, or an `InputError` if `is_strict`.
+    """
+    damage = contextlib.nullcontext() if is_strict else contextlib.suppress(InputError)
+    with damage, open_input(source.input, source.network) as file:
         head = file.read_at(0, HEAD_BYTES)
         return len(head) if len(head) < HEAD_BYTES else int(source.input.size * file.expansion())
     return 0
