@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from fineweb_stream import PrepareError, prepare
 from fineweb_stream.inputs.blocks import Block
 from fineweb_stream.inputs.text import PlainText
 from fineweb_stream.pipeline import schedule
 from fineweb_stream.pipeline.schedule import Window, WorkerError, local_executor, map_ordered
 from fineweb_stream.support.model import Input, ReadOptions
+
+from .helpers import outputs, write_jsonl
 
 SOURCE = PlainText(0, Input("c.txt", "text", 100, ""), ReadOptions())
 
@@ -187,3 +193,19 @@ def test_threads_that_have_done_are_not_left() -> None:
     with local_executor(4) as pool:
         assert list(pool.map(abs, range(-9, 1))) == list(range(9, -1, -1))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("encode_")]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signal")
+def test_a_worker_process_that_is_killed(tmp_path: Path) -> None:
+    """It is said what happened, with no traceback; another executor does the rest, and the bytes are the same."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 9)
+    options = {"val_ratio": 0.1, "engine": "tiktoken", "quiet": True}
+    with ProcessPoolExecutor(1) as pool:
+        os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)
+        with pytest.raises(PrepareError, match="a worker of the executor was killed") as caught:
+            prepare(path, tmp_path / "out", executor=pool, **options)
+    assert caught.value.exit_status == 1 and not (tmp_path / "out").exists()
+    with ProcessPoolExecutor(1) as pool:
+        prepare(path, tmp_path / "out", executor=pool, **options)
+    prepare(path, tmp_path / "expected", **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")

@@ -359,6 +359,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/parquet.py", "give it more with --memory, or write the file anew with smal"),
         ("pipeline/failures.py", "raise the limit (ulimit -v, a container"),
         ("pipeline/failures.py", "f'the traceback is in {path}'"),
+        ("pipeline/failures.py", "make another executor"),
         ("pipeline/failures.py", "'the traceback could not be written'"),
         ("pipeline/watch.py", "'free some, or set --memory, --workers or --engine tiktoken'"),
         ("pipeline/worker.py", "give it more with --memory, or skip such documents with --sk"),

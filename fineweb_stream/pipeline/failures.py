@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 from ..inputs.blocks import Source
@@ -33,6 +34,12 @@ def explain(
     """Return the error to show for one that ended a run; the traceback of an unexpected one goes into `prepare.log`."""
     if cancel.signal_number and isinstance(error.__cause__ or error, Cancelled):
         return Interrupted(cancel.signal_number)
+    if isinstance(error.__cause__ or error, BrokenExecutor):
+        return PrepareError(
+            f"{sources[state.input].input.shown}, after {state.offset:,}: a worker of the executor was killed, or died;"
+            " the system kills one when memory gets short",
+            "make another executor, with fewer workers where memory is short, and call again",
+        )
     if not isinstance(error, WorkerError):
         if isinstance(error, PrepareError | KeyboardInterrupt):
             return error
