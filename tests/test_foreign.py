@@ -11,6 +11,7 @@ import json
 import lzma
 import pickle
 import re
+import shutil
 import sqlite3
 import subprocess
 import tarfile
@@ -117,6 +118,9 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "array": (".json", lambda: json.dumps(RECORDS).encode(), "a JSON array"),
     "pretty array": (".json", lambda: json.dumps(RECORDS, indent=2).encode(), "a JSON array"),
     "array of strings": (".json", lambda: json.dumps(DOCS).encode(), "a JSON array of strings"),
+    "held array": (".json", lambda: json.dumps({"version": 1, "data": RECORDS}).encode(), "a JSON array in the field"),
+    "pretty held array": (".json", lambda: json.dumps({"data": RECORDS}, indent=1).encode(), "a JSON array in"),
+    "held array in gzip": (".json.gz", lambda: gzip.compress(json.dumps({"rows": RECORDS}).encode()), "a JSON array"),
     "array in gzip": (".json.gz", lambda: gzip.compress(json.dumps(RECORDS).encode()), "a JSON array"),
     "pretty object": (".json", lambda: json.dumps(RECORDS[0], indent=2).encode(), "a JSON object over several"),
     "notebook": (".ipynb", lambda: notebook(), "a notebook"),
@@ -178,6 +182,32 @@ def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending
         find_inputs([str(path)])
     if not (path.name.endswith(".txt.gz") and data[:2] != b"\x1f\x8b"):  # else it is packed in another way
         assert part in str(caught.value) or (kind == "gzip" and ending == ".txt.gz")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FOREIGN if "array" in kind])
+def test_without_jq_python_does_it(tmp_path: Path, monkeypatch, reference, kind: str) -> None:
+    """Where jq is not installed the command is Python's own, and makes all of the documents."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"my corpus{FOREIGN[kind][0]}"
+    path.write_bytes(FOREIGN[kind][1]())
+    with pytest.raises(InputError) as caught:
+        find_inputs([path.name])
+    command = re.search(r"make one object a line of it: (.*); or read it", caught.value.hint)
+    assert command and "jq" not in command[1]
+    subprocess.run(command[1], shell=True, check=True, timeout=60)
+    [made] = set(tmp_path.iterdir()) - {path}
+    assert np.concatenate(list(iter_ids(made))).tolist() == [*itertools.chain(*document_ids(reference, DOCS))]
+
+
+def test_lines_that_hold_arrays_are_lines(tmp_path: Path, reference) -> None:
+    """JSON Lines whose records have an array in such a field are read; one alone with its text, too."""
+    for n in (1, 2):
+        lines = [json.dumps({"text": d, "messages": [{"a": 1}], "rows": [{"b": 2}]}) for d in DOCS[:n]]
+        (tmp_path / "c.jsonl").write_text("\n".join(lines))
+        assert len(np.concatenate(list(iter_ids(tmp_path / "c.jsonl"))))
+    (tmp_path / "d.jsonl").write_text(json.dumps({"rows": [{"b": 2}], "text": "one"}) + '\n{"text": "two"}\n')
+    assert len(np.concatenate(list(iter_ids(tmp_path / "d.jsonl")))) == 4
 
 
 @pytest.mark.parametrize("ending", ["its own", ".txt", "", ".jsonl"])

@@ -149,19 +149,32 @@ _TEXTUAL = (
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 
 
-def _json(kind: str, command: str) -> Foreign:
-    return Foreign(kind, command, ".jsonl", is_text=True, promise="make one object a line of it")
+def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
+    jq = f"jq -c '{path}{' | {text: .}' if record else ''}'"
+    code = f"import json; [print(json.dumps({record or 'r'})) for r in json.load(open(0, 'rb')){key}]"
+    return Foreign(
+        kind,
+        jq,
+        ".jsonl",
+        is_text=True,
+        promise="make one object a line of it",
+        without_jq=_python(code) if path != "." else "",
+    )
 
 
 _ARRAYS = (
-    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", "jq -c '.[] | {text: .}'")),
+    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", ".[]", "{'text': r}")),
     (
         rb'\[\s*(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z)',
-        _json("a JSON array", "jq -c '.[]'"),
+        _json("a JSON array", ".[]"),
     ),
 )
 _OBJECT = re.compile(rb"\{\s*(" + _STRING + rb"\s*:|\}|\Z)", re.DOTALL)
-_PRETTY = _json("a JSON object over several lines", "jq -c .")
+_HOLDER = re.compile(
+    rb"\{\s*(?:" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[\w.+-]+)\s*,\s*)*"
+    rb'"(data|rows|examples|records|items|documents|articles|entries|train)"\s*:\s*\[\s*\{'
+)
+_PRETTY = _json("a JSON object over several lines", ".")
 _NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
 
 
@@ -187,6 +200,13 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
         if re.match(pattern, text, re.DOTALL):
             return kind
     if _OBJECT.match(text):
+        if (
+            (holder := _HOLDER.match(text))
+            and b'"text"' not in holder[0]
+            and not (is_json_lines(head) and text.partition(b"\n")[2].strip())
+        ):
+            key = holder[1].decode()
+            return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
         is_notebook = re.search(rb'"(cells|nbformat)"\s*:', text)
         return None if is_json_lines(head) else _NOTEBOOK if is_notebook else _PRETTY
     return find_table(head, suffix)

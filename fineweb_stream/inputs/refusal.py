@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ class Foreign(NamedTuple):
     """A kind of file, the command that makes text of it, and the ending of what it makes.
 
     The command reads standard input and writes standard output, or has `{path}` and `{new}` in it. Without a command,
-    `hint` is what to do. What `is_text` could be read as it is.
+    `hint` is what to do. What `is_text` could be read as it is. `without_jq` is the command where jq is not installed.
     """
 
     kind: str
@@ -27,10 +28,13 @@ class Foreign(NamedTuple):
     hint: str = "name text, jsonl or parquet files"
     is_text: bool = False
     promise: str = "make text of it"
+    without_jq: str = ""
 
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
     """Return the error for a file called `name` that is of a foreign kind inside of its compression."""
+    if found.without_jq and not shutil.which("jq"):
+        found = found._replace(command=found.without_jq)
     hint = found.hint.format(path=quoted(name))
     if found.command:
         hint = f"{found.promise}: {_render(name, found, compression)}"
