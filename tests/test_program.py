@@ -322,6 +322,12 @@ def test_copied_into_nanogpt(core_python, tmp_path) -> None:
             done = subprocess.run(command, capture_output=True, text=True, cwd=tree, env=env, timeout=100)
             assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["train 12 1024 learns", "val 12 1024 learns"]
+    with read_only(package):
+        command = [*as_anyone(), str(core_python), "-m", "fineweb_stream", "inspect", "."]  # as the README says
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=tree / "data" / "fineweb", env=env, timeout=100
+        )
+    assert done.returncode == 0 and done.stdout.startswith("train.bin: "), done.stderr
     after = files_below(tree)
     made = {f"data/fineweb/{name}" for name in ("train.bin", "val.bin", "prepare.json")}
     assert {name: after[name] for name in after.keys() - made} == before
