@@ -28,6 +28,7 @@ from fineweb_stream.inputs.discover import default_names, find_inputs
 from fineweb_stream.support.errors import InputError
 
 from .helpers import document_ids, write_parquet
+from .hub_server import HubServer
 
 DOCS = [f'Story {i}: a "quiet" river, a stone,\tand a lantern.\nIt was {"very " * i}dark.' for i in range(12)]
 PLAIN = "".join(f"Story {i}: a quiet river, a stone, a lantern.\n" for i in range(60))
@@ -339,6 +340,22 @@ def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corp
     assert "README.md" in caplog.text and "checkpoints" not in caplog.text
     ids = np.concatenate(list(iter_ids("data")))
     assert ids.tolist() == np.concatenate(list(iter_ids(f"data/{name}"))).tolist() and len(ids)
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_endings_of_well_known_corpora_elsewhere(tmp_path: Path, monkeypatch, corpus: str) -> None:
+    """On the Hub named, as a folder and by a glob, and at an address: the ids of the file here."""
+    name = CORPORA[corpus]
+    write_as(tmp_path / "o" / "n" / "data" / name)
+    (tmp_path / "o" / "n" / "data" / "README.md").write_text("about the data")
+    expected = np.concatenate(list(iter_ids(tmp_path / "o" / "n" / "data" / name))).tolist()
+    with HubServer(tmp_path) as server:
+        server.commit("o/n")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        hub = "hf://datasets/o/n/data"
+        address = f"{server.url}/datasets/o/n/resolve/main/data/{name}"
+        for argument in (f"{hub}/{name}", hub, f"{hub}/{name[:2]}*", address):
+            assert np.concatenate(list(iter_ids(argument))).tolist() == expected, argument
 
 
 def write_as(path: Path) -> None:
