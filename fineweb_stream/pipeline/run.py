@@ -194,8 +194,8 @@ class Run:
     def _move_on(self, block: Block) -> None:
         """Note how far the input was read."""
         state = self._state
-        if block.source.input.is_stream and not self._is_stream_counted:
-            state.input_bytes -= state.input_read  # a stream that is taken up again counts from its start
+        if block.source.input.compression and not self._is_stream_counted:
+            state.input_bytes -= state.input_read  # unpacked again, it counts from its start
             state.input_read = 0
         self._is_stream_counted = True
         state.offset = block.stop
