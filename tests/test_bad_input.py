@@ -319,7 +319,7 @@ def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
     for arguments, part in (
         (["c.jsonl", "--text-column", "body"], "c.jsonl, line 1 (byte 0): no field 'body'"),
         (["latin.txt"], "latin.txt, byte 223: invalid UTF-8"),
-        (["c.txt", "--val-tokens", "1M"], "--val-tokens 1,000,000: the input has about 18,000 in all"),
+        (["c.txt", "--val-tokens", "1M"], "--val-tokens 1,000,000: the input has about 18,001 in all"),
     ):
         for more in (["--dry-run"], []):
             assert_error(run_program(*arguments, *more, "--out", f"for {arguments[0]}"), 2, part)

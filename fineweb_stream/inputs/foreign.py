@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import re
+import shlex
 import sys
 
 from .codecs import CODECS
@@ -150,7 +151,7 @@ _STRING = rb'"(?:[^"\\]|\\.)*"'
 
 
 def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
-    jq = f"jq -c '{path}{' | {text: .}' if record else ''}'"
+    jq = f"jq -c {shlex.quote(path + ' | {text: .}' * bool(record))}"
     code = f"import json; [print(json.dumps({record or 'r'})) for r in json.load(open(0, 'rb')){key}]"
     return Foreign(
         kind,

@@ -19,6 +19,7 @@ from ..support.model import Input
 from ..support.units import counted, format_size
 from ..support.version import __version__
 from ..tokenizer import load
+from ..tokenizer.cuts import NO_CUTS
 from .fits import fit_warnings
 from .settings import Settings
 
@@ -129,10 +130,12 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
     if not state.train_tokens:
         what = "only one document" if state.val_documents == 1 else "everything"
         if is_never_separated(state, sources):
-            separator = (sources[0].options.separator or b"").decode()
+            options = sources[0].options
+            separator = (options.separator or b"").decode()
+            way_on = "choose another --tokenizer" if options.cuts == NO_CUTS.name else "leave --separator out"
             raise InputError(
                 f"{sources[0].input.shown}: the separator {separator!r} parts nothing: only one document is in it",
-                "give the one that is between documents, or leave --separator out for one long text",
+                f"give the one that is between documents, or {way_on} for one long text",
             )
         raise InputError(
             f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on",

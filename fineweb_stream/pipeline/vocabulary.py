@@ -61,7 +61,7 @@ def fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, canc
         raise InputError(
             f"{sources[0].input.shown}: one long text, and where {tokenizer.name} may be cut without changing an id is"
             " not known",
-            r"make documents of it with --separator '\n\n' (or what stands between them)",
+            r"make documents of it with --separator '\n\n' (what stands between them), or choose another --tokenizer",
         )
     return settings
 
