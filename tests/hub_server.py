@@ -375,6 +375,7 @@ def _info(repo: str, commit: Commit, query: dict[str, str]) -> Answer:
         entry = commit.entries[file["rfilename"]]
         file |= {"size": entry["size"], "blobId": entry["oid"], "lfs": entry.get("lfs")}
     info = {"id": repo, "sha": commit.sha, "private": False, "gated": False, "siblings": files}
+    info |= {"downloads": 0, "likes": 0, "tags": []}  # clients before 1.0 cannot do without
     return _json({"id": repo, query["expand"]: info[query["expand"]]} if "expand" in query else info)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib.util
 import os
@@ -131,6 +132,14 @@ def test_oldest_versions_are_those_of_setup_cfg() -> None:
     for name, version in pinned.items():
         assert re.fullmatch(re.escape(lowest[name]) + r"(\.0)*", version), name
     assert config["options"]["python_requires"] == ">=3.10"
+
+
+def test_python_3_10_can_load_each_class() -> None:
+    """A named tuple has no other base: from 3.11 on it may."""
+    trees = [ast.parse(path.read_bytes()) for path in (ROOT / "fineweb_stream").rglob("*.py")]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert len(classes) > 50
+    assert not [c.name for c in classes if len(c.bases) > 1 and "NamedTuple" in map(ast.unparse, c.bases)]
 
 
 def test_workflow_runs_the_commands_of_the_readme() -> None:

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from ..inputs.blocks import Block, Source
@@ -41,7 +41,8 @@ MEASURED_BYTES = 1 << 20
 """What each connection brings to measure the network."""
 
 
-class Piece(NamedTuple, Generic[T]):
+@dataclass(frozen=True)
+class Piece(Generic[T]):
     """An item, what it takes while it waits (bytes), and what begins to fetch what takes its place, if anything."""
 
     item: T
