@@ -288,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         if folder and commit.entries.get(folder, {}).get("type") != "directory":
             raise _Refused(ENTRY_NOT_FOUND)
         prefix = folder and folder + "/"
-        is_recursive = request.query.get("recursive") == "true"
+        is_recursive = request.query.get("recursive", "").lower() == "true"  # older clients write True
         paths = [path for path in commit.entries if path.startswith(prefix)]
         paths = [path for path in paths if is_recursive or "/" not in path[len(prefix) :]]
         start = int(request.query.get("cursor", 0))

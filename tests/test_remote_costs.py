@@ -39,6 +39,8 @@ peak, written = 0, set()
 
 def watch(event, args):
     global peak
+    if event in ("os.remove", "os.rmdir") and args[1] != -1:
+        return  # below a folder that is open: what was written there was reported
     is_write = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     if is_write or event in ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.remove"):
         written.update(os.path.abspath(os.fsdecode(name)) for name in args[:2] if isinstance(name, (str, bytes)))
@@ -171,7 +173,8 @@ def test_disk_holds_outputs_and_one_shard(server, expected, clean_env, tmp_path)
     assert n_output_bytes > 10 * 2 * shard_tokens
     assert n_output_bytes <= peak <= n_output_bytes + 2 * shard_tokens + 100_000, "100 kB are for the record"
     watched = tmp_path / "watched"  # the engine's rank file is in TMPDIR for a moment; below, nothing is left there
-    assert {Path(name).parent for name in written} <= {out, tmp_path, watched, watched / "TMPDIR"}, written
+    folders = {Path(name).parent for name in written if watched / "TMPDIR" not in Path(name).parents}
+    assert folders <= {out, tmp_path, watched}, written
     assert [path for path in (tmp_path / "watched").rglob("*") if path.parent != tmp_path / "watched"] == []
 
 
