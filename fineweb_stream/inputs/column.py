@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,25 +17,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def find_field(schema: pa.Schema, name: str) -> list[pa.Field] | None:
+def find_field(schema: pa.Schema | pa.StructType, name: str) -> list[pa.Field] | None:
     """Return the fields that lead to a column: one, or for `body.text` those of the structs that it is in.
 
     A column of that very name comes first. None where there is none.
     """
     import pyarrow as pa
 
-    return _find([schema.field(i) for i in range(len(schema.names))], name, pa.types.is_struct)
-
-
-def _find(fields: list[pa.Field], name: str, is_struct: Callable[[pa.DataType], bool]) -> list[pa.Field] | None:
-    for field in fields:
+    for field in schema:
         if field.name == name:
             return [field]
-    for field in fields:
-        if name.startswith(f"{field.name}.") and is_struct(field.type):
-            inner = [field.type.field(i) for i in range(field.type.num_fields)]
-            if found := _find(inner, name[len(field.name) + 1 :], is_struct):
-                return [field, *found]
+    for field in schema:
+        is_around = name.startswith(f"{field.name}.") and pa.types.is_struct(field.type)
+        if is_around and (found := find_field(field.type, name[len(field.name) + 1 :])):
+            return [field, *found]
     return None
 
 
@@ -91,9 +86,9 @@ def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
         column = pc.cast(column, pa.large_binary())
     views = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
     if text := views.get(column.type):
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        viewed = [chunk.view(text) for chunk in chunks]
-        return pa.chunked_array(viewed, text) if isinstance(column, pa.ChunkedArray) else viewed[0]
+        if isinstance(column, pa.ChunkedArray):
+            return pa.chunked_array([chunk.view(text) for chunk in column.chunks], text)
+        return column.view(text)
     return column
 
 
@@ -130,11 +125,11 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
         column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     )
     n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of its text alone: it is the same however it is cut
-    try:
+    with contextlib.suppress(pa.ArrowInvalid):
         array.validate(full=True)
-    except pa.ArrowInvalid:
-        return _read_each(array, n_bytes, name, options)
-    return _read_each(array, n_bytes, name, options) if array.null_count else batch_of_array(array, n_bytes)
+        if not array.null_count:
+            return batch_of_array(array, n_bytes)
+    return _read_each(array, n_bytes, name, options)
 
 
 def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:
