@@ -45,22 +45,8 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     """
     if format not in (None, *SUFFIX_OF_FORMAT):
         raise InputError(f"format={format!r}: no such format", f"the formats are {', '.join(SUFFIX_OF_FORMAT)}")
-    inputs: list[Input] = []
     network = network or Network()
-    own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
-    if own and len(own) == len(names):
-        raise InputError(f"{own[0]}: written by this program: it is no corpus", "name text, jsonl or parquet files")
-    if own:  # a shell's *.jsonl has it, too
-        log.warning("note: not read, for this program wrote it: %s", _some([Path(name) for name in own]))
-    for name in names:
-        if name in own:
-            continue
-        if name == STDIN:
-            inputs.append(_stdin(format, network))
-        elif _may_be_remote(name):
-            inputs += _find_remote(name, format, network)
-        else:
-            inputs += [_describe(path, is_named, format) for path, is_named in _expand(name)]
+    inputs = [input for name in _without_own(names) for input in _find(name, format, network)]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
         log.warning("note: JSON Lines by what they hold, read as that (--format text overrides it): %s", _some(lines))
     if not inputs:
@@ -68,6 +54,25 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     if names.count(STDIN) > 1:
         raise InputError("standard input is named twice", "it can be read once")
     return inputs
+
+
+def _without_own(names: Sequence[str]) -> list[str]:
+    """Return the names of what this program did not write: a shell's *.jsonl has that, too."""
+    own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
+    if own and len(own) == len(names):
+        raise InputError(f"{own[0]}: written by this program: it is no corpus", "name text, jsonl or parquet files")
+    if own:
+        log.warning("note: not read, for this program wrote it: %s", _some([Path(name) for name in own]))
+    return [name for name in names if name not in own]
+
+
+def _find(name: str, format: str | None, network: Network) -> list[Input]:
+    """Return the files behind one name."""
+    if name == STDIN:
+        return [_stdin(format, network)]
+    if _may_be_remote(name):
+        return _find_remote(name, format, network)
+    return [_describe(path, is_named, format) for path, is_named in _expand(name)]
 
 
 def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
@@ -173,29 +178,14 @@ def _glob(pattern: str) -> Iterator[str]:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """Return the usable files below a folder, also where links lead to; each folder once. `OSError` for one shut.
-
-    What is hidden is not gone into, and what else is passed over is said.
-    """
-
-    def stop(error: OSError) -> None:
-        raise error
-
+    """Return the usable files below a folder; what is passed over, and not hidden, is said."""
     found: list[Path] = []
     others: list[Path] = []
-    seen: set[tuple[int, int]] = set()
-    for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
-        info = os.stat(place)
-        if (info.st_dev, info.st_ino) in seen:
-            subfolders.clear()
-            continue
-        seen.add((info.st_dev, info.st_ino))
-        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
-        for file in files:
-            if is_usable(file):
-                found.append(Path(place, file))
-            elif not (is_own(file) or is_hidden(file)):
-                others.append(Path(place, file))
+    for path in _iter_files(folder):
+        if is_usable(path.name):
+            found.append(path)
+        elif not (is_own(path.name) or is_hidden(path.name)):
+            others.append(path)
     found, no_lines = _without_metadata(_each_once(found))
     others = sorted(others + no_lines, key=_natural_key)
     if not found:
@@ -209,6 +199,26 @@ def _walk(folder: Path) -> list[Path]:
         log.warning("note: %s: passed over, for they are no corpus by their names: %s", folder, _some(others))
     _note_splits(folder, found)
     return found
+
+
+def _iter_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, also where links lead to; each folder once. `OSError` for one shut.
+
+    What is hidden is not gone into.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    seen: set[tuple[int, int]] = set()
+    for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
+        info = os.stat(place)
+        if (info.st_dev, info.st_ino) in seen:
+            subfolders.clear()
+            continue
+        seen.add((info.st_dev, info.st_ino))
+        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
+        yield from (Path(place, file) for file in files)
 
 
 def _without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:

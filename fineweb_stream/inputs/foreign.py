@@ -200,17 +200,19 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     for pattern, kind in (*_TEXTUAL, *_ARRAYS):
         if re.match(pattern, text, re.DOTALL):
             return kind
-    if _OBJECT.match(text):
-        if (
-            (holder := _HOLDER.match(text))
-            and b'"text"' not in holder[0]
-            and not (is_json_lines(head) and text.partition(b"\n")[2].strip())
-        ):
-            key = holder[1].decode()
-            return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
-        is_notebook = re.search(rb'"(cells|nbformat)"\s*:', text)
-        return None if is_json_lines(head) else _NOTEBOOK if is_notebook else _PRETTY
-    return find_table(head, suffix)
+    return _find_json(head, text) if _OBJECT.match(text) else find_table(head, suffix)
+
+
+def _find_json(head: bytes, text: bytes) -> Foreign | None:
+    """Return what a file is that begins with a JSON object; None for JSON Lines."""
+    is_lines = is_json_lines(head)
+    holder = _HOLDER.match(text)
+    if holder and b'"text"' not in holder[0] and not (is_lines and text.partition(b"\n")[2].strip()):
+        key = holder[1].decode()
+        return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
+    if is_lines:
+        return None
+    return _NOTEBOOK if re.search(rb'"(cells|nbformat)"\s*:', text) else _PRETTY
 
 
 def is_json_lines(head: bytes) -> bool:
