@@ -263,7 +263,7 @@ def test_blocks_of_any_line_ends_end_after_separators(separator: bytes, monkeypa
     for letters in itertools.product(b"a\r\n", repeat=8):
         data = bytes(letters)
         ends = {match.end() for match in separated._pattern(separator).finditer(data)} | {len(data)}
-        file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data), 0)
+        file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data))
         for target in range(len(data)):
             found = separated._find_separator_end(file, separator, target)
             assert found >= target and found in ends, (data, target)
@@ -282,7 +282,7 @@ def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, 
         data = bytes(letters)
         starts = [i for i in range(len(data)) if data.startswith(separator, i)]
         ends = [i + n for before, i in itertools.pairwise([-n, *starts]) if i - before >= n]
-        file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data), 0)
+        file = InputFile(Input("c.txt", "text", len(data), ""), io.BytesIO(data))
         for target in range(len(data)):
             expected = next((end for end in ends if end >= target), len(data))
             assert separated._find_separator_end(file, separator, target) == expected, (data, target)

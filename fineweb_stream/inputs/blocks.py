@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from ..remote.network import Network
 from ..support.model import Changes, Input, ReadOptions
@@ -51,43 +51,40 @@ def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: Change
     return Batch(*join_texts(texts), n_bytes, n_records, changes)
 
 
-class Source(Protocol):
-    """One input of one format. A frozen dataclass: it travels with every block."""
+@dataclass(frozen=True)
+class Source:
+    """One input of one format, the `number`th of the run. It travels with every block.
 
-    @property
-    def input(self) -> Input:
-        """The file."""
+    `block_bytes` is about how much text a block holds. What is not here is read by the `network`.
+    """
 
-    @property
-    def number(self) -> int:
-        """Which input of the run it is."""
+    unit: ClassVar[str]
+    """What a record is called in messages: line, row, document, or "" for plain text."""
 
-    @property
-    def options(self) -> ReadOptions:
-        """How records become texts."""
+    number: int
+    input: Input
+    options: ReadOptions
+    block_bytes: int = BLOCK_BYTES
+    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
-    @property
-    def network(self) -> Network:
-        """By what it is read, where it is not here."""
-
-    @property
-    def unit(self) -> str:
-        """What a record is called in messages: line, row, document, or "" for plain text."""
-
-    def iter_blocks(self, start: int) -> Iterator[Block]:
+    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield the blocks from position `start` (a byte; for parquet a row) to the end."""
+        raise NotImplementedError
 
     def read(self, block: Block) -> Batch:
         """Read one block; `RecordError` names a record that cannot be used.
 
         `GrownError` says that it is one to be cut again, as only those of parquet are.
         """
+        raise NotImplementedError
 
     def sample(self, n: int) -> list[Block]:
         """Return up to `n` small blocks spread over the input, to estimate from; none for a stream."""
+        raise NotImplementedError
 
     def text_bytes(self) -> int:
-        """Return about how many bytes of text there are, in the measure of `Block.n_bytes`."""
+        """Return about how many bytes of text there are, in the measure of `Block.n_bytes`: the file's size."""
+        return self.input.size
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Is it UTF-8? And what to do about bytes that are none: each is named."""
+"""Is it UTF-8, and what to do about bytes that are none: each is named. And line ends."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def normalized(data: bytes) -> bytes:
+    """Return text with its line ends as `open()` has them: `\\r\\n` and `\\r` become `\\n`."""
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
 
 
 def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes, Changes]:

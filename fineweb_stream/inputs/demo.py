@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from ..remote.network import Network
-from ..support.model import Changes, Input, ReadOptions
-from .blocks import Batch, Block, batch_of
+from ..support.model import Changes, Input
+from .blocks import Batch, Block, Source, batch_of
 
 
-@dataclass(frozen=True)
-class Demo:
+class Demo(Source):
     """The documents of `pydoc_data.topics`, in the order of their names."""
 
-    number: int
-    input: Input
-    options: ReadOptions
-    unit: str = "document"
-    network: Network = field(default_factory=Network, repr=False, kw_only=True)
+    unit = "document"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield one block with all the rest."""
@@ -39,10 +32,6 @@ class Demo:
     def sample(self, n: int) -> list[Block]:
         """Return all of it."""
         return list(self.iter_blocks())
-
-    def text_bytes(self) -> int:
-        """Return the size of all documents."""
-        return self.input.size
 
 
 def demo_input() -> Input:

@@ -7,20 +7,17 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from ..remote.network import Network
 from ..support.errors import RecordError, TooLargeError
-from ..support.model import Change, Changes, Input, ReadOptions, name_hint
+from ..support.model import Change, Changes, ReadOptions, name_hint
 from ..support.units import format_size
 from ..tokenizer.batch import encode_text, join_bytes
 from .arrow_lines import read_plain_lines
 from .blocks import BLOCK_BYTES, TEXT_COST, Batch, Block
 from .decoding import BOM, char_bytes, repair
-from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
-
-_SCAN_BYTES = 1 << 16
+from .separated import Records
+from .storage import read_block
 
 _LONG_LINE_BYTES = 1 << 16
 _VALUE_BYTES = 80
@@ -34,45 +31,15 @@ MAX_NAMED = 30
 """How many fields of a line an error names: a line may have thousands."""
 
 
-@dataclass(frozen=True)
-class JsonLines:
+class JsonLines(Records):
     """A `.jsonl` or `.ndjson` file. Blank lines count as lines and hold nothing."""
 
-    number: int
-    input: Input
-    options: ReadOptions
-    block_bytes: int = BLOCK_BYTES
-    unit: str = "line"
-    network: Network = field(default_factory=Network, repr=False, kw_only=True)
-
-    def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Return byte ranges that end after a newline."""
-        return iter_record_blocks(self, start, self.block_bytes, _find_line_end, lambda data: data.rfind(b"\n") + 1)
+    unit = "line"
+    separator = b"\n"
 
     def read(self, block: Block) -> Batch:
         """Parse the lines of a byte range."""
         return read_lines(read_block(block), block.start, self.options)
-
-    def sample(self, n: int) -> list[Block]:
-        """Return byte ranges spread over the file."""
-        return sample_blocks(self, n, _find_line_end)
-
-    def text_bytes(self) -> int:
-        """Return the file's size."""
-        return self.input.size
-
-
-def _find_line_end(file: InputFile, target: int) -> int:
-    """Return the first byte at `target` or later that begins a line, or the file's end."""
-    position = max(target - 1, 0)
-    while True:
-        window = file.read_at(position, _SCAN_BYTES)
-        at = window.find(b"\n")
-        if at >= 0:
-            return position + at + 1
-        position += len(window)
-        if len(window) < _SCAN_BYTES:
-            return file.end()
 
 
 def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:

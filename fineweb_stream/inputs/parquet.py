@@ -12,17 +12,17 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ..remote.network import Data, Network
 from ..support.errors import GrownError, InputError, MemoryLimitError
-from ..support.model import Change, Changes, Input, ReadOptions, name_hint
+from ..support.model import Change, Changes, Input, name_hint
 from ..support.ranged import RangedFile
 from ..support.units import format_size
-from .blocks import BLOCK_BYTES, Batch, Block, batch_of
+from .blocks import Batch, Block, Source, batch_of
 from .column import NoTextError, choose_column, find_field, read_column, repeated_bytes, take_column, take_text
-from .parquet_pages import DICTIONARY, PLAIN, Pages, decoded_bytes, measure
+from .parquet_pages import DICTIONARY, PLAIN, Pages, byte_range, decoded_bytes, measure
 from .storage import SAMPLE_BYTES, open_file
 
 if TYPE_CHECKING:
@@ -60,46 +60,44 @@ MAX_GAP_BYTES = 256 << 10
 """What of other columns is fetched along so that one request brings several row groups: less than a request costs."""
 
 
-@dataclass(frozen=True)
-class Parquet:
+class Parquet(Source):
     """A `.parquet` file."""
 
-    number: int
-    input: Input
-    options: ReadOptions
-    block_bytes: int = BLOCK_BYTES
-    unit: str = "row"
-    network: Network = field(default_factory=Network, repr=False, kw_only=True)
+    unit = "row"
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """The footer."""
+        return _metadata(self.input, self.network)
+
+    @property
+    def first_rows(self) -> list[int]:
+        """The first row of each row group, and how many rows there are."""
+        return _first_rows(self.input, self.network)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield runs of row groups, or batches of rows of a large one; one that carries why where all are skipped."""
-        metadata, sizes = _metadata(self.input, self.network), _text_sizes(self)
-        if start < metadata.num_rows and (reason := _why_skipped(self)):
-            yield self._block(metadata, start, metadata.num_rows, 0, reason)
+        sizes, n_rows = _text_sizes(self), self.first_rows[-1]
+        if start < n_rows and (reason := _why_skipped(self)):
+            yield self._block(start, n_rows, 0, reason)
             return
-        first_row = n_bytes = run_start = 0
-        run_groups = 0
-        for i in range(metadata.num_row_groups):
-            group = metadata.row_group(i)
-            next_row = first_row + group.num_rows
-            if next_row > start:
-                group_bytes = sizes[i]
-                is_long = group_bytes > MAX_ROW_GROUP_BYTES or group.num_rows > MAX_BLOCK_ROWS
-                is_large = is_long and group.num_rows > 1  # a row alone is its own block, whatever its length
-                is_full = n_bytes + group_bytes > self.block_bytes or next_row - run_start > MAX_BLOCK_ROWS
-                if run_groups and (is_large or is_full):
-                    yield self._block(metadata, run_start, first_row, n_bytes)
-                    run_groups = n_bytes = 0
-                if is_large or first_row < start:
-                    yield from self._stream(metadata, i, first_row, max(start, first_row))
-                else:
-                    if not run_groups:
-                        run_start = first_row
-                    run_groups += 1
-                    n_bytes += group_bytes
-            first_row = next_row
-        if run_groups:
-            yield self._block(metadata, run_start, first_row, n_bytes)
+        run_start, n_bytes = start, 0
+        for group, (first, stop) in enumerate(itertools.pairwise(self.first_rows)):
+            if stop <= start:
+                continue
+            is_long = sizes[group] > MAX_ROW_GROUP_BYTES or stop - first > MAX_BLOCK_ROWS
+            is_large = is_long and stop - first > 1  # a row alone is its own block, whatever its length
+            is_full = n_bytes + sizes[group] > self.block_bytes or stop - run_start > MAX_BLOCK_ROWS
+            if run_start < first and (is_large or is_full):
+                yield self._block(run_start, first, n_bytes)
+                run_start, n_bytes = first, 0
+            if is_large or first < start:
+                yield from self._stream(group, max(start, first))
+                run_start = stop
+            else:
+                n_bytes += sizes[group]
+        if run_start < n_rows:
+            yield self._block(run_start, n_rows, n_bytes)
 
     def read(self, block: Block) -> Batch:
         """Read the block's rows, or take the ones that it carries."""
@@ -108,7 +106,7 @@ class Parquet:
             change = Change(0, None, "skipped", f"all {n_rows:,} rows: {block.data}", n_rows)
             return batch_of([], 0, n_rows, Changes([change]))
         if block.data is not None and not isinstance(block.data, Chunks):
-            return read_column(block.data, _column(_metadata(self.input, self.network), self)[0], self.options)
+            return read_column(block.data, _column(self.metadata, self)[0], self.options)
         chunks = block.data or find_chunks(self, block)
         name, column = _column(chunks.metadata, self)
         with chunks.open(self) as file, _damage_named(self.input, block.start, block.stop):
@@ -120,13 +118,15 @@ class Parquet:
 
     def cut(self, block: Block) -> Iterator[Block]:
         """Yield a block's rows anew, in blocks that carry them: for one that came to more than was announced."""
-        metadata, first_rows = _metadata(self.input, self.network), _first_rows(self.input, self.network)
-        for group in range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)):
-            yield from self._stream(metadata, group, first_rows[group], first_rows[group])
+        for group in self.groups(block):
+            yield from self._stream(group, self.first_rows[group])
+
+    def groups(self, block: Block) -> range:
+        """Return which row groups a block's rows are."""
+        return range(bisect_left(self.first_rows, block.start), bisect_left(self.first_rows, block.stop))
 
     def sample(self, n: int) -> list[Block]:
         """Return rows spread over the text; of a row group the first ones, or of its first MiB where it is here."""
-        metadata, first_rows = _metadata(self.input, self.network), _first_rows(self.input, self.network)
         if _why_skipped(self):
             return []
         n = min(n, 16)  # each takes a page or so of decoding
@@ -139,7 +139,7 @@ class Parquet:
         small, blocks = replace(self, block_bytes=SAMPLE_BYTES), list[Block]()
         for group, shares in places.items():
             reach = min(sizes[group], (n << 20) // len(places))
-            stream = small._stream(metadata, group, first_rows[group], first_rows[group])
+            stream = small._stream(group, self.first_rows[group])
             blocks += _at(stream, [0.0] if self.input.is_remote else [reach * share for share in shares])
         return blocks
 
@@ -147,69 +147,65 @@ class Parquet:
         """Return the decoded size of the text column."""
         return sum(_text_sizes(self))
 
-    def _block(self, metadata: pq.FileMetaData, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
-        share = int(self.input.size * stop / metadata.num_rows) - int(self.input.size * start / metadata.num_rows)
-        return Block(self, start, stop, n_bytes, share, data=data)
+    def _block(self, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
+        size, n_rows = self.input.size, self.first_rows[-1]
+        return Block(self, start, stop, n_bytes, int(size * stop / n_rows) - int(size * start / n_rows), data=data)
 
-    def _measure(self, file: BinaryIO, chunk: pq.ColumnChunkMetaData, start: int, stop: int) -> Pages:
+    def _stream(self, group: int, start: int) -> Iterator[Block]:
+        """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
+        first_row, stop = self.first_rows[group : group + 2]
+        row, held_row = first_row, start
+        held: list[pa.Array] = []
+        n_bytes = 0
+        with _damage_named(self.input, start, stop):
+            for texts in self._decode(group):
+                texts, row = texts.slice(max(start - row, 0)), row + len(texts)
+                if not len(texts):
+                    continue
+                if held and n_bytes + texts.nbytes > 2 * self.block_bytes:  # a long row stands alone: may be too large
+                    yield self._block(held_row, row - len(texts), n_bytes, _joined(held))
+                    held, n_bytes, held_row = [], 0, row - len(texts)
+                held.append(texts)
+                n_bytes += texts.nbytes
+                if len(held) > MAX_HELD:
+                    held = _joined(held).chunks
+                if n_bytes >= self.block_bytes:
+                    yield self._block(held_row, row, n_bytes, _joined(held))
+                    held, n_bytes, held_row = [], 0, row
+            if held:
+                yield self._block(held_row, row, n_bytes, _joined(held))
+            _check_rows(self.input, first_row, stop, row - first_row)
+
+    def _decode(self, group: int) -> Iterator[pa.Array]:
+        """Yield the texts of a row group a few at a time; where these are more than a block, one by one."""
+        info = self.metadata.row_group(group)
+        name, column = _column(self.metadata, self)
+        chunk = info.column(column)
+        mean_bytes, largest = _text_sizes(self)[group] // max(info.num_rows, 1), self._largest_page(group, chunk)
+        n_rows = min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(largest, 1))
+        with open_file(self.input, self.network, is_stream=True, stop=byte_range(chunk)[1]) as file:
+            parquet = _open(file, self.metadata, buffer_bytes=STREAM_BUFFER_BYTES)
+            for batch in parquet.iter_batches(max(n_rows, 1), [group], [name], use_threads=False):
+                texts = take_text(batch, name)
+                is_much = texts.nbytes > self.block_bytes
+                yield from (texts.slice(i, 1) for i in range(len(texts))) if is_much else [texts]
+
+    def _largest_page(self, group: int, chunk: pq.ColumnChunkMetaData) -> int:
+        """Return how large the largest page is, which is decoded whole (bytes); `MemoryLimitError` without room."""
         limit, n_bytes = self.options.max_document_bytes, int(chunk.total_uncompressed_size)
         if self.input.is_remote and (limit is None or n_bytes <= limit):
-            return Pages(n_bytes, n_bytes, set())  # each page is a request there
-        pages = measure(file, chunk, 2 if self.input.is_remote else None)
-        if limit is not None and pages.largest > limit:
+            return n_bytes  # each page is a request there
+        with open_file(self.input, self.network) as file:
+            largest = measure(file, chunk, 2 if self.input.is_remote else None).largest
+        if limit is not None and largest > limit:
+            first, stop = self.first_rows[group : group + 2]
             raise MemoryLimitError(
-                f"{self.input.shown}, rows {start + 1:,} to {stop:,}: a page of {format_size(pages.largest)}, which has"
+                f"{self.input.shown}, rows {first + 1:,} to {stop:,}: a page of {format_size(largest)}, which has"
                 f" to be decoded whole, but the memory budget has room for one of {format_size(limit)}",
                 "give it more with --memory, or write the file anew with smaller pages"
                 " (pyarrow: write_table(..., use_dictionary=False, write_batch_size=1))",
             )
-        return pages
-
-    def _stream(self, metadata: pq.FileMetaData, group: int, first_row: int, start: int) -> Iterator[Block]:
-        """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
-        info = metadata.row_group(group)
-        name, column = _column(metadata, self)
-        chunk = info.column(column)
-        mean_bytes = _text_sizes(self)[group] // max(info.num_rows, 1)
-        stop = first_row + info.num_rows
-        with open_file(self.input, self.network) as file, _damage_named(self.input, start, stop):
-            pages = self._measure(file, chunk, first_row, stop)
-        batch_rows = min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(pages.largest, 1))
-        _, end = _byte_range(chunk)
-        with (
-            open_file(self.input, self.network, is_stream=True, stop=end) as file,
-            _damage_named(self.input, start, stop),
-        ):
-            batches = _open(file, metadata, buffer_bytes=STREAM_BUFFER_BYTES).iter_batches(
-                batch_size=max(batch_rows, 1),
-                row_groups=[group],
-                columns=[name],
-                use_threads=False,
-            )
-            held: list[pa.Array] = []
-            n_bytes = 0
-            held_row = row = first_row
-            texts = (take_text(batch, name) for batch in batches)
-            for rows in _iter_rows(texts, self.block_bytes):
-                if row + len(rows) > start:
-                    rows = rows.slice(max(start - row, 0))
-                    row = max(start, row)
-                    if not held:
-                        held_row = row
-                    elif n_bytes + rows.nbytes > 2 * self.block_bytes:  # a long row stands alone: it may be too large
-                        yield self._block(metadata, held_row, row, n_bytes, _joined(held))
-                        held, n_bytes, held_row = [], 0, row
-                    held.append(rows)
-                    n_bytes += rows.nbytes
-                    if len(held) > MAX_HELD:
-                        held = _joined(held).chunks
-                row += len(rows)
-                if n_bytes >= self.block_bytes:
-                    yield self._block(metadata, held_row, row, n_bytes, _joined(held))
-                    held, n_bytes = [], 0
-            if held:
-                yield self._block(metadata, held_row, row, n_bytes, _joined(held))
-            _check_rows(self.input, first_row, stop, row - first_row)
+        return largest
 
 
 def _at(blocks: Iterator[Block], places: list[float]) -> Iterator[Block]:
@@ -256,7 +252,14 @@ def _read_groups(file: BinaryIO, chunks: Chunks, name: str, pages: Sequence[Page
         if is_counted and repeated_bytes(take_column(table, name)) > max_bytes:
             raise GrownError
         return table
-    n_rows = max(min(int(max_bytes) // max(1, *(each.largest for each in pages)), MAX_BATCH_ROWS), 1)
+    return _read_few_at_a_time(file, chunks, name, max(each.largest for each in pages), max_bytes)
+
+
+def _read_few_at_a_time(file: BinaryIO, chunks: Chunks, name: str, largest: int, max_bytes: float) -> pa.Table:
+    """Read as `_read_groups` does, and count what comes: as few rows at a time as there is room for `largest` pages."""
+    import pyarrow as pa
+
+    n_rows = max(min(int(max_bytes) // max(largest, 1), MAX_BATCH_ROWS), 1)
     parquet, n_bytes, batches = _open(file, chunks.metadata), 0, []
     for batch in parquet.iter_batches(n_rows, chunks.groups, [name], use_threads=False):
         n_bytes += batch.nbytes
@@ -319,10 +322,9 @@ class _Fetched(RangedFile):
 
 def find_chunks(source: Parquet, block: Block) -> Chunks:
     """Return which bytes of the file a block needs; columns of text that are near one another make one range."""
-    metadata, first_rows = _metadata(source.input, source.network), _first_rows(source.input, source.network)
-    groups = list(range(bisect_left(first_rows, block.start), bisect_left(first_rows, block.stop)))
+    metadata, groups = source.metadata, list(source.groups(block))
     _, column = _column(metadata, source)
-    ranges = [_byte_range(metadata.row_group(group).column(column)) for group in groups]
+    ranges = [byte_range(metadata.row_group(group).column(column)) for group in groups]
     if not all(0 <= start <= stop <= source.input.size for start, stop in ranges):
         raise InputError(f"{source.input.shown}: damaged: a column ends behind the file", "fetch the file again")
     return Chunks(metadata, groups, join_ranges(ranges))
@@ -344,9 +346,9 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def text_share(source: Parquet) -> float:
     """Return which part of the file its text column is: the rest is not read."""
-    metadata = _metadata(source.input, source.network)
     if _why_skipped(source):
         return 0.0
+    metadata = source.metadata
     _, column = _column(metadata, source)
     groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
     n_bytes = sum(int(group.column(column).total_compressed_size) for group in groups)
@@ -355,12 +357,7 @@ def text_share(source: Parquet) -> float:
 
 def n_rows(source: Parquet) -> int:
     """Return how many rows there are, by the footer."""
-    return 0 if _why_skipped(source) else int(_metadata(source.input, source.network).num_rows)
-
-
-def _byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-    return start, start + chunk.total_compressed_size
+    return 0 if _why_skipped(source) else int(source.metadata.num_rows)
 
 
 @contextlib.contextmanager
@@ -378,28 +375,15 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
         raise InputError(f"{where}: damaged ({reason})", "fetch the file again") from error
 
 
-def _iter_rows(columns: Iterable[pa.Array], max_bytes: int) -> Iterator[pa.Array]:
-    """Yield the columns; where one holds more than `max_bytes`, row by row."""
-    for column in columns:
-        if column.nbytes <= max_bytes:
-            yield column
-        else:
-            yield from (column.slice(i, 1) for i in range(len(column)))
-
-
 def check_parquet(source: Parquet) -> None:
     """Raise `InputError` unless the file is parquet and has the text column as text, or may be skipped."""
-    metadata = _metadata(source.input, source.network)
-    if not source.options.skip_bad:
-        _column(metadata, source)
+    if (error := find_column_error(source)) and not source.options.skip_bad:
+        raise error
 
 
 def find_column_error(source: Parquet) -> InputError | None:
-    """Return what is wrong with the text column of a file, None where the file itself cannot be read."""
-    try:
-        metadata = _metadata(source.input, source.network)
-    except InputError:
-        return None
+    """Return what is wrong with the text column of a file; `InputError` where the file itself cannot be read."""
+    metadata = source.metadata
     try:
         _column(metadata, source)
     except InputError as error:
@@ -459,18 +443,14 @@ def _column(metadata: pq.FileMetaData, source: Parquet) -> tuple[str, int]:
 
 def _why_skipped(source: Parquet) -> str:
     """Return why a file without its column is passed over; "" where it is read."""
-    if source.options.skip_bad:
-        try:
-            _column(_metadata(source.input, source.network), source)
-        except InputError as error:
-            return error.message.removeprefix(f"{source.input.shown}: ")
-    return ""
+    error = find_column_error(source) if source.options.skip_bad else None
+    return error.message.removeprefix(f"{source.input.shown}: ") if error else ""
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
-    metadata = _metadata(source.input, source.network)
+    metadata = source.metadata
     if _why_skipped(source):
         return [0] * metadata.num_row_groups
     _, column = _column(metadata, source)
@@ -482,7 +462,7 @@ def _text_sizes(source: Parquet) -> list[int]:
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _first_rows(input: Input, network: Network) -> list[int]:
-    """Return the number of the first row of each row group."""
+    """Return the first row of each row group, and how many rows there are."""
     metadata = _metadata(input, network)
     n_rows = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return list(itertools.accumulate(n_rows, initial=0))[:-1]
+    return list(itertools.accumulate(n_rows, initial=0))

@@ -55,9 +55,12 @@ class Pages(NamedTuple):
 
 def iter_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
     """Yield the pages of a column chunk, one after the other, that of the dictionary first."""
-    start = _start(chunk)
-    stop = start + chunk.total_compressed_size
-    while start < stop and (page := _read_page(file, start, stop)).n_file_bytes:
+    start, stop = byte_range(chunk)
+    while start < stop:
+        file.seek(start)
+        page = parse_page(file.read(min(_HEADER_BYTES, stop - start)))
+        if not page.n_file_bytes:
+            return
         yield page
         start += page.n_file_bytes
 
@@ -78,7 +81,7 @@ def measure(file: BinaryIO, chunk: pq.ColumnChunkMetaData, n_pages: int | None =
 def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
     """Return about how much text a column chunk comes to: more than it has itself where a dictionary is most of it."""
     n_bytes = int(chunk.total_uncompressed_size)
-    if _start(chunk) == chunk.data_page_offset and not any(
+    if byte_range(chunk)[0] == chunk.data_page_offset and not any(
         "DICTIONARY" in encoding for encoding in chunk.encodings or ["DICTIONARY"]
     ):
         return n_bytes
@@ -91,14 +94,10 @@ def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
     return max(n_bytes + (n_values - dictionary.n_values) * dictionary.n_bytes // max(dictionary.n_values, 1), 0)
 
 
-def _start(chunk: pq.ColumnChunkMetaData) -> int:
-    """Return where the first page of a column chunk is: 0 and None mean that there is no offset."""
-    return int(min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0))
-
-
-def _read_page(file: BinaryIO, offset: int, stop: int) -> Page:
-    file.seek(offset)
-    return parse_page(file.read(min(_HEADER_BYTES, stop - offset)))
+def byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return where a column chunk begins and ends in its file: 0 and None mean that there is no offset."""
+    start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
+    return start, start + chunk.total_compressed_size
 
 
 def parse_page(data: bytes) -> Page:

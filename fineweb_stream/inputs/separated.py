@@ -10,73 +10,84 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from ..remote.network import Network
-from ..support.model import Changes, Input, ReadOptions
+from ..support.model import Changes
 from ..tokenizer.batch import join_bytes
-from .blocks import BLOCK_BYTES, Batch, Block
-from .decoding import BOM, is_utf8, repair
-from .storage import InputFile, iter_record_blocks, read_block, sample_blocks
+from .blocks import Batch, Block, Source
+from .decoding import BOM, is_utf8, normalized, repair
+from .storage import InputFile, StreamFull, open_input, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
-class SeparatedText:
-    """Documents between occurrences of a byte sequence; nothing else separates.
+class Records(Source):
+    """A file of records between occurrences of a byte sequence; nothing else separates."""
 
-    Empty documents (two separators in a row, one at the start or the end) are none.
-    """
-
-    number: int
-    input: Input
-    options: ReadOptions
-    block_bytes: int = BLOCK_BYTES
-    unit: str = "document"
-    network: Network = field(default_factory=Network, repr=False, kw_only=True)
+    @property
+    def separator(self) -> bytes:
+        """What stands between two of them."""
+        raise NotImplementedError
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Return byte ranges that end right after a separator."""
-        return iter_record_blocks(self, start, self.block_bytes, self._find_end, self._last_end)
+        """Yield byte ranges that end right after a separator.
 
-    def read(self, block: Block) -> Batch:
-        """Read the documents of a byte range."""
-        assert self.options.separator
-        data = read_block(block)
-        offset = block.start
-        if block.start == 0 and data.startswith(BOM):
-            data, offset = data[len(BOM) :], len(BOM)
-        documents = list(split(data, self.options.separator))
-        texts: list[bytes] = []
-        changes = Changes()
-        is_valid = is_utf8(data) and is_utf8(self.options.separator)
-        for start, text in documents:
-            if not is_valid:
-                text, replaced = repair(text, self.options.errors, offset + start, len(texts))
-                changes.extend(replaced)
-            texts.append(text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text)
-        return Batch(*join_bytes(texts), len(data), len(texts), changes)
+        A record of more than two blocks stands alone, for it alone may be too large; of a stream, one that is too large
+        is passed over, and its block has no data.
+        """
+        limit, max_window = self.options.max_document_bytes, self.options.max_window_bytes
+        max_held = None if limit is None else limit + 2 * self.block_bytes
+        with open_input(self.input, self.network, start, max_held, max_window=max_window) as file:
+            while True:
+                try:
+                    stop, passed = self._find_end(file, start + self.block_bytes), 0
+                except StreamFull as full:
+                    stop = passed = full.position
+                if stop <= start:
+                    return
+                if stop - start > 2 * self.block_bytes:
+                    before = self._last_end(file.read_at(start, self.block_bytes))
+                    stop = start + before if before else file.pass_over(self._find_end, passed) if passed else stop
+                yield file.block(self, start, stop)
+                start = stop
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""
         return sample_blocks(self, n, self._find_end)
 
-    def text_bytes(self) -> int:
-        """Return the file's size."""
-        return self.input.size
-
     def _last_end(self, data: bytes) -> int:
-        """Return where the last whole document ends in data that begin with one; 0 if none does."""
-        assert self.options.separator
-        end = 0
-        for match in _pattern(self.options.separator).finditer(data):
-            end = match.end()
-        return end
+        """Return where the last whole record ends in data that begin with one; 0 if none does."""
+        return max((match.end() for match in _pattern(self.separator).finditer(data)), default=0)
 
     def _find_end(self, file: InputFile, target: int) -> int:
+        return _find_separator_end(file, self.separator, target)
+
+
+class SeparatedText(Records):
+    """A text as documents. Empty ones (two separators in a row, one at the start or the end) are none."""
+
+    unit = "document"
+
+    @property
+    def separator(self) -> bytes:
+        """What stands between two documents, with line ends as they are matched."""
         assert self.options.separator
-        return _find_separator_end(file, self.options.separator, target)
+        return normalized(self.options.separator)
+
+    def read(self, block: Block) -> Batch:
+        """Read the documents of a byte range."""
+        data = read_block(block)
+        offset = block.start
+        if block.start == 0 and data.startswith(BOM):
+            data, offset = data[len(BOM) :], len(BOM)
+        texts: list[bytes] = []
+        changes = Changes()
+        is_valid = is_utf8(data) and is_utf8(self.separator)
+        for start, text in split(data, self.separator):
+            if not is_valid:
+                text, replaced = repair(text, self.options.errors, offset + start, len(texts))
+                changes.extend(replaced)
+            texts.append(normalized(text))
+        return Batch(*join_bytes(texts), len(data), len(texts), changes)
 
 
 def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
@@ -100,18 +111,12 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
         position += _SCAN_BYTES
 
 
-def normalized(separator: bytes) -> bytes:
-    """Return a separator with line ends as they are matched."""
-    return separator.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-
 def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the documents of data that begin with one, each with where it begins; none that is empty.
 
     >>> list(split(b"one\\r\\n\\r\\ntwo\\n\\nthree", b"\\n\\n"))
     [(0, b'one'), (7, b'two'), (12, b'three')]
     """
-    separator = normalized(separator)
     start = 0
     if b"\n" not in separator or b"\r" not in data:
         for document in data.split(separator):
@@ -137,7 +142,7 @@ def _escaped(separator: bytes) -> bytes:
 @functools.lru_cache(maxsize=4)
 def _pattern(separator: bytes) -> re.Pattern[bytes]:
     """Match a separator, from its first newline on where it begins with one: a `\\r` before that is left."""
-    return re.compile(_escaped(normalized(separator)))
+    return re.compile(_escaped(separator))
 
 
 @functools.lru_cache(maxsize=4)
@@ -147,7 +152,6 @@ def _row(separator: bytes) -> re.Pattern[bytes]:
     >>> _row(b"\\n\\n").match(b"\\n\\n\\n\\n\\nx").end()
     5
     """
-    separator = normalized(separator)
     n = len(separator)
     shifts = (shift for shift in range(1, n) if separator.startswith(separator[shift:]))
     further = b"|".join(_further(separator[n - shift :]) for shift in shifts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -100,8 +102,9 @@ def find_without_text(sources: Sequence[Source], cancel: Cancel) -> InputError |
             break
         if not isinstance(source, Parquet) or source.input.is_remote or source.options.skip_bad:
             continue
-        if error := find_column_error(source):
-            return error
+        with contextlib.suppress(InputError):
+            if error := find_column_error(source):
+                return error
     return None
 
 
@@ -114,6 +117,7 @@ def _plain_sources(
     network: Network,
 ) -> list[Source]:
     """The validation split is the first or last `val_ratio` of all bytes: it may end or begin in any file."""
+    make = functools.partial(PlainText, options=options, network=network, val_at_end=val_at_end)
     sources: list[Source] = []
     total = sum(input.size for input in inputs)
     n_val_bytes = math.ceil((val_ratio or 0) * total)
@@ -123,7 +127,7 @@ def _plain_sources(
         has_text = has_text and number != n_val  # nothing stands before the first of train
         ratio = val_ratio if input.is_stream else None
         val_bytes = max(min(end - start, input.size) - max(begin - start, 0), 0)
-        sources.append(PlainText(number, input, options, val_bytes, ratio, val_at_end, has_text, network=network))
+        sources.append(make(number, input, val_bytes=val_bytes, val_ratio=ratio, joins=has_text))
         start += input.size
         has_text = has_text or input.is_stream or input.size > 0
     return sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -23,7 +23,8 @@ HEAD_BYTES = 1 << 20
 
 SAMPLE_BYTES = 1 << 15
 
-_HEAD_BYTES = 64
+_HEADER_BYTES = 64
+"""What says how far back a compressed file refers is among its first (bytes)."""
 
 
 class StreamFull(Exception):
@@ -35,33 +36,11 @@ class StreamFull(Exception):
 
 
 class InputFile:
-    """An input open for planning: reads at any place; of a stream only from the start of the next block on.
+    """An input open for planning, here or at a URL: reads at any place."""
 
-    `start` is where a stream is taken up: what comes before is read and forgotten, unless the file begins there, as one
-    at a URL does (`begin`). No more than `max_held` bytes of it are held for a block.
-    """
-
-    def __init__(
-        self,
-        input: Input,
-        file: BinaryIO | CompressedFile,
-        start: int = 0,
-        head: bytes = b"",
-        max_held: int | None = None,
-        begin: int | None = None,
-    ) -> None:
+    def __init__(self, input: Input, file: BinaryIO | CompressedFile) -> None:
         self.input = input
-        self._is_stream = input.is_stream or begin is not None
         self._file = file
-        self._max_held = max_held
-        self._is_passing_over = False
-        self._n_raw_done = 0
-        self._held = bytearray(head)  # of a stream: the bytes from _held_start on that no block has taken
-        self._held_start = begin or 0
-        while input.is_stream and self._held_start < start:
-            if not self.read_at(self._held_start, _SKIP_BYTES):
-                raise _shorter(input, self._held_start)
-            self._drop(min(start - self._held_start, len(self._held)))
 
     def __enter__(self) -> InputFile:
         return self
@@ -73,21 +52,70 @@ class InputFile:
     @property
     def first(self) -> int:
         """The first byte that can be read."""
-        return self._held_start if self._is_stream else 0
+        return 0
+
+    def read_at(self, position: int, n_bytes: int) -> bytes:
+        """Read up to `n_bytes` from `position`; less only at the end."""
+        file = cast(BinaryIO, self._file)
+        file.seek(position)
+        return file.read(max(min(n_bytes, self.input.size - position), 0))
+
+    def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
+        """Find the end of a record that was read up to `position`."""
+        return find_end(self, position + 1)
+
+    def end(self) -> int:
+        """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
+        size = cast(BinaryIO, self._file).seek(0, os.SEEK_END)
+        if size < self.input.size:
+            raise _shorter(self.input, size)
+        return self.input.size
+
+    def block(self, source: Source, start: int, stop: int) -> Block:
+        """Make the block of a byte range."""
+        return Block(source, start, stop, stop - start, stop - start)
+
+
+class StreamFile(InputFile):
+    """An input that passes once: what no block has taken is held, up to `max_held` bytes of it.
+
+    It is taken up at `start`: what comes before is read and forgotten. A file at a URL begins there (`begin`).
+    """
+
+    def __init__(
+        self,
+        input: Input,
+        file: BinaryIO | CompressedFile,
+        start: int,
+        max_held: int | None,
+        head: bytes = b"",
+        begin: int = 0,
+    ) -> None:
+        super().__init__(input, file)
+        self._max_held = max_held
+        self._is_passing_over = False
+        self._n_raw_done = 0
+        self._held = bytearray(head)
+        self._held_start = begin
+        while self._held_start < start:
+            if not self.read_at(self._held_start, _SKIP_BYTES):
+                raise _shorter(input, self._held_start)
+            self._drop(min(start - self._held_start, len(self._held)))
+
+    @property
+    def first(self) -> int:
+        """The first byte that is held."""
+        return self._held_start
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read up to `n_bytes` from `position`; less only at the end. Raises `StreamFull`."""
-        if not self._is_stream and not isinstance(self._file, CompressedFile):
-            self._file.seek(position)
-            return self._file.read(max(min(n_bytes, self.input.size - position), 0))
         if self._is_passing_over:
             self._drop(position - self._held_start)
         at = position - self._held_start
         assert at >= 0, f"byte {position:,} of a stream that is at {self._held_start:,}"
-        missing = at + n_bytes - len(self._held)
         if self._max_held is not None and at + n_bytes > self._max_held:
             raise StreamFull(position)
-        if missing > 0:
+        if (missing := at + n_bytes - len(self._held)) > 0:
             self._held += self._file.read(missing)
         return bytes(self._held[at : at + n_bytes])
 
@@ -95,32 +123,19 @@ class InputFile:
         """Find the end of a record that was read up to `position`, without holding it."""
         self._is_passing_over = True
         try:
-            return find_end(self, position + 1)
+            return super().pass_over(find_end, position)
         finally:
             self._is_passing_over = False
 
     def end(self) -> int:
-        """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
-        if self._is_stream or isinstance(self._file, CompressedFile):
-            return self._held_start + len(self._held)
-        size = self._file.seek(0, os.SEEK_END)
-        if size < self.input.size:
-            raise _shorter(self.input, size)
-        return self.input.size
-
-    def expansion(self) -> float:
-        """Return how much longer the text of a compressed file is than the file, by what was unpacked so far."""
-        assert isinstance(self._file, CompressedFile)
-        return (self._held_start + len(self._held) + self._file.n_held) / max(self._file.n_raw, 1)
+        """Return how far the stream was read."""
+        return self._held_start + len(self._held)
 
     def block(self, source: Source, start: int, stop: int) -> Block:
-        """Make the block of a byte range; of a stream, it takes its data along, unless they were passed over."""
-        n_bytes = stop - start
-        if not self._is_stream:
-            return Block(source, start, stop, n_bytes, n_bytes)
+        """Make the block of a byte range; it takes its data along, unless they were passed over."""
+        n_bytes = n_input_bytes = stop - start
         data = self.read_at(start, n_bytes) if start >= self._held_start else None
         self._drop(stop - self._held_start)
-        n_input_bytes = n_bytes
         if isinstance(self._file, CompressedFile):
             n_input_bytes, self._n_raw_done = self._file.n_raw - self._n_raw_done, self._file.n_raw
         return Block(source, start, stop, n_bytes, n_input_bytes, data=data)
@@ -173,19 +188,24 @@ def unpacked_bytes(source: Source, is_strict: bool) -> int:
     Where these are damaged it is 0, or an `InputError` if `is_strict`.
     """
     damage = contextlib.nullcontext() if is_strict else contextlib.suppress(InputError)
-    with damage, open_input(source.input, source.network) as file:
-        head = file.read_at(0, HEAD_BYTES)
-        return len(head) if len(head) < HEAD_BYTES else int(source.input.size * file.expansion())
+    with damage, contextlib.closing(_unpack(source.input, source.network)) as file:
+        n_bytes = len(file.read(HEAD_BYTES))
+        is_whole = n_bytes < HEAD_BYTES
+        return n_bytes if is_whole else int(source.input.size * ((n_bytes + file.n_held) / max(file.n_raw, 1)))
     return 0
 
 
 def count_unpacked(input: Input, n_bytes: int) -> int:
     """Return how long the content of a compressed file here is, up to `n_bytes`."""
     n_found = 0
-    with contextlib.closing(CompressedFile(open_file(input, Network()), input.shown, input.compression)) as file:
+    with contextlib.closing(_unpack(input, Network())) as file:
         while n_found < n_bytes and (data := file.read(min(_SKIP_BYTES, n_bytes - n_found))):
             n_found += len(data)
     return n_found
+
+
+def _unpack(input: Input, network: Network, max_window: int = MAX_WINDOW_BYTES) -> CompressedFile:
+    return CompressedFile(open_file(input, network, is_stream=True), input.shown, input.compression, max_window)
 
 
 def largest_window(inputs: Iterable[Input], network: Network) -> int:
@@ -195,38 +215,8 @@ def largest_window(inputs: Iterable[Input], network: Network) -> int:
     largest = 0
     for input in (*(input for input in packed if not input.is_remote), *remote[:1]):
         with contextlib.suppress(PrepareError, OSError), open_file(input, network) as file:
-            largest = max(largest, window_bytes(file.read(_HEAD_BYTES), input.compression))
+            largest = max(largest, window_bytes(file.read(_HEADER_BYTES), input.compression))
     return largest
-
-
-def iter_record_blocks(
-    source: Source,
-    start: int,
-    block_bytes: int,
-    find_end: Callable[[InputFile, int], int],
-    last_end: Callable[[bytes], int],
-) -> Iterator[Block]:
-    """Yield byte ranges of about `block_bytes` that end where a record does.
-
-    `find_end` returns the first such end at a byte or later, or the file's end; `last_end` the last one in data that
-    begin with a record, 0 if there is none. A record of more than two blocks stands alone, for it alone may be too
-    large; of a stream, one that is too large is passed over, and its block has no data.
-    """
-    limit, max_window = source.options.max_document_bytes, source.options.max_window_bytes
-    max_held = None if limit is None else limit + 2 * block_bytes
-    with open_input(source.input, source.network, start, max_held, max_window=max_window) as file:
-        while True:
-            try:
-                stop, passed = find_end(file, start + block_bytes), 0
-            except StreamFull as full:
-                stop = passed = full.position
-            if stop <= start:
-                return
-            if stop - start > 2 * block_bytes:
-                before = last_end(file.read_at(start, block_bytes))
-                stop = start + before if before else file.pass_over(find_end, passed) if passed else stop
-            yield file.block(source, start, stop)
-            start = stop
 
 
 def open_input(
@@ -242,15 +232,14 @@ def open_input(
     What lies at a URL is read as a stream, in large ranges, unless any place of it is wanted.
     """
     if input.is_stdin:
-        return InputFile(input, cast(BinaryIO, StandardInput(network.cancel)), start, stdin_head(), max_held)
+        return StreamFile(input, cast(BinaryIO, StandardInput(network.cancel)), start, max_held, stdin_head())
     if input.compression:
-        file = CompressedFile(open_file(input, network, is_stream=True), input.shown, input.compression, max_window)
-        return InputFile(input, file, start, max_held=max_held)
+        return StreamFile(input, _unpack(input, network, max_window), start, max_held)
     if input.is_remote and is_stream and network.fetcher.is_streaming:
         remote = open_file(input, network, is_stream=True)
         remote.seek(start)
-        return InputFile(input, remote, start, max_held=max_held, begin=start)
-    return InputFile(input, open_file(input, network), start)
+        return StreamFile(input, remote, start, max_held, begin=start)
+    return InputFile(input, open_file(input, network))
 
 
 def open_file(

@@ -5,17 +5,16 @@ UTF-8; a leading byte-order mark is dropped, and `\\r\\n` and `\\r` become `\\n`
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..remote.network import Network
-from ..support.model import Input, ReadOptions
-from ..tokenizer.cuts import CUT_RULES, GPT2_CUTS, CutRule
-from .blocks import BLOCK_BYTES, Batch, Block
-from .decoding import BOM, repair
+from ..tokenizer.cuts import CUT_RULES, CutRule
+from .blocks import Batch, Block, Source
+from .decoding import BOM, normalized, repair
 from .storage import InputFile, count_unpacked, open_input, read_block, sample_blocks
 
 MAX_RUN_BYTES = 1 << 20
@@ -29,7 +28,7 @@ HELD_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
-class PlainText:
+class PlainText(Source):
     """A whole file as one text: the first `val_bytes` of it, up to the next good cut, are the validation split.
 
     With `val_at_end` all but the last `val_bytes`, up to the next good cut, are training, and the rest validation.
@@ -38,23 +37,16 @@ class PlainText:
     start. Each block says where that is, for a run that is taken up later.
     """
 
-    number: int
-    input: Input
-    options: ReadOptions
+    unit = ""
     val_bytes: int = 0
     val_ratio: float | None = None
     val_at_end: bool = False
     joins: bool = False
-    block_bytes: int = BLOCK_BYTES
-    unit: str = ""
-    network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end where a cut cannot change an id."""
         with open_input(self.input, self.network, start, max_window=self.options.max_window_bytes) as file:
-            val_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
-            if 0 < val_bytes <= len(BOM) and not (self.val_at_end or file.first) and file.read_at(0, len(BOM)) == BOM:
-                val_bytes = len(BOM) + 1  # a mark alone is no text
+            val_bytes = self._n_val_bytes(file)
             val_end = val_bytes if self.input.is_stream else 0
             rule = CUT_RULES[self.options.cuts]
             first, then = ("train", "val") if self.val_at_end else ("val", "train")
@@ -73,6 +65,12 @@ class PlainText:
                 )
                 start = stop
 
+    def _n_val_bytes(self, file: InputFile) -> int:
+        n_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
+        if 0 < n_bytes <= len(BOM) and not (self.val_at_end or file.first) and file.read_at(0, len(BOM)) == BOM:
+            return len(BOM) + 1  # a mark alone is no text
+        return n_bytes
+
     def read(self, block: Block) -> Batch:
         """Read a byte range, which is text without an end."""
         data = read_block(block)
@@ -80,18 +78,12 @@ class PlainText:
             data = data.removeprefix(BOM)
         n_bytes = len(data)
         data, changes = repair(data, self.options.errors, block.stop - n_bytes)
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return Batch(data, np.empty(0, np.int64), n_bytes, 0, changes)
+        return Batch(normalized(data), np.empty(0, np.int64), n_bytes, 0, changes)
 
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""
         rule = CUT_RULES[self.options.cuts]
         return sample_blocks(self, n, lambda file, target: find_byte_cut(file, target, rule)[0])
-
-    def text_bytes(self) -> int:
-        """Return the file's size."""
-        return self.input.size
 
 
 def _share(file: InputFile, ratio: float) -> int:
@@ -106,7 +98,7 @@ def _share(file: InputFile, ratio: float) -> int:
     return math.ceil(n_bytes * ratio)
 
 
-def find_byte_cut(file: InputFile, target: int, rule: CutRule = GPT2_CUTS) -> tuple[int, bool]:
+def find_byte_cut(file: InputFile, target: int, rule: CutRule) -> tuple[int, bool]:
     """Return the first byte at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
 
     A hard cut is made after MAX_RUN_BYTES without a good place.
@@ -125,7 +117,8 @@ def find_byte_cut(file: InputFile, target: int, rule: CutRule = GPT2_CUTS) -> tu
         if len(window) < target - begin + width:
             return file.end(), False
         if width >= MAX_RUN_BYTES:
-            window = window[: len(window) - _n_bytes_of_partial_character(window)]
+            _, n_whole = codecs.utf_8_decode(window, "surrogateescape", False)  # all but a last character cut off
+            window = window[:n_whole]
             return begin + len(window) - window.endswith(b"\r"), True  # with the newline that may follow it is one
         width *= 16
 
@@ -133,12 +126,3 @@ def find_byte_cut(file: InputFile, target: int, rule: CutRule = GPT2_CUTS) -> tu
 def _n_continuation_bytes(data: bytes) -> int:
     """Count the bytes at the start that belong to a character which began before (0 to 3)."""
     return next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 3 if len(data) > 3 else 0)
-
-
-def _n_bytes_of_partial_character(data: bytes) -> int:
-    """Count the bytes at the end that begin a character whose rest is missing."""
-    for n in range(1, 4):
-        lead = data[-n]
-        if lead & 0xC0 != 0x80:
-            return n if lead >= 0xC0 and n < 2 + (lead >= 0xE0) + (lead >= 0xF0) else 0
-    return 0
