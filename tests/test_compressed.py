@@ -231,6 +231,19 @@ def test_parquet_inside_gzip_is_refused(tmp_path: Path) -> None:
         prepare(tmp_path / "c.parquet.gz", tmp_path, quiet=True)
 
 
+@pytest.mark.parametrize("name", ["c.parquet.gz", "c.txt.gz", "c.jsonl.gz", "c.gz"])
+def test_parquet_inside_gzip_is_unpacked_as_told(name: str, tmp_path: Path) -> None:
+    """Whatever the file is called, the command in the message makes the parquet file of it."""
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    write_parquet(tmp_path / "c.parquet", DOCS)
+    (packed / name).write_bytes(gzip.compress((tmp_path / "c.parquet").read_bytes()))
+    with pytest.raises(InputError) as refused:
+        prepare(packed / name, tmp_path, quiet=True)
+    subprocess.run(refused.value.hint.partition("unpack it: ")[2], shell=True, check=True)
+    assert [path.read_bytes() for path in packed.glob("*.parquet")] == [(tmp_path / "c.parquet").read_bytes()]
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".xz", ".bz2"])
 def test_what_becomes_a_thousand_times_larger_is_bounded(suffix: str) -> None:
     """However well it is packed, little more than what is asked for is unpacked at a time."""

@@ -150,8 +150,12 @@ class CompressedFile:
             if self._is_begun:
                 raise self._error("is cut off", "fetch the file again")
             return False
-        if not self._is_begun and not (raw := raw.lstrip(self._padding)):
-            return True
+        if self._is_begun or (raw := raw.lstrip(self._padding)):
+            self._unpack(raw)
+        return True
+
+    def _unpack(self, raw: bytes) -> None:
+        """Decompress what is not padding; what comes after the member is for the next one."""
         try:
             self._held += self._member.decompress(raw)
         except Exception as error:  # each library has its own
@@ -162,13 +166,12 @@ class CompressedFile:
                 ) from None
             raise self._error(f"is damaged, or followed by something else ({error})", "fetch the file again") from None
         self._is_begun = not self._member.eof
-        if self._member.eof:
+        if not self._is_begun:
             unused = self._member.unused_data
             self.n_raw -= len(unused)
             self._raw = unused + self._raw
             self._member = self._codec.make(self._max_bytes)
             self._padding = _PADDING
-        return True
 
     def _error(self, what: str, hint: str) -> InputError:
         return InputError(f"{self._path}: {what} near byte {self.n_raw:,} of the compressed file", hint)

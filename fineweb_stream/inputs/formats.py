@@ -75,7 +75,7 @@ def is_usable(file: str) -> bool:
     return bool(known) and not (compression and known == "parquet")
 
 
-def find_format(name: str | Path, head: bytes, asked: str | None = None) -> str:
+def find_format(name: str, head: bytes, asked: str | None = None) -> str:
     """Tell the format of a file that begins with `head`, unpacked: what was asked for, else by its name and `head`.
 
     >>> find_format("c.json.gz", b'{"text": "one"}'), find_format("notes", b"Once upon a time")
@@ -83,14 +83,11 @@ def find_format(name: str | Path, head: bytes, asked: str | None = None) -> str:
 
     `asked` overrides detection. Raises `InputError` for what is no corpus, with the command that makes one of it.
     """
-    name = str(name)
     compression, suffix = suffixes(Path(name))
     known = asked or FORMAT_OF_SUFFIX.get(suffix)
     is_parquet = bool(_PARQUET.match(head))
-    if compression and (known == "parquet" or (known is None and is_parquet)):
-        new = Path(name).name.removesuffix(compression).removesuffix(".parquet") + ".parquet"
-        unpack = f"{CODECS[compression].command} {quoted(name)} > {quoted(str(Path(name).with_name(new)))}"
-        raise InputError(f"{name}: a parquet file inside a compressed one", f"unpack it: {unpack}")
+    if compression and (known == "parquet" or (is_parquet and not asked)):
+        raise _packed_parquet(name, compression)
     if known and (asked or not head or (known == "parquet" and head.startswith(b"PAR1"))):
         return known
     if is_parquet and known:
@@ -103,13 +100,23 @@ def find_format(name: str | Path, head: bytes, asked: str | None = None) -> str:
         raise refuse(name, found, compression)
     content = "jsonl" if is_json_lines(head) else "text"
     if known == "parquet":
-        what = {"jsonl": "JSON Lines", "text": "plain text"}[content]
-        new = Path(name).name.removesuffix(compression).removesuffix(suffix) + SUFFIX_OF_FORMAT[content] + compression
-        raise InputError(
-            f"{name}: {what}, though it is called {suffix}",
-            f"give it the right ending: {_move(name, new)}; or say --format {content}",
-        )
+        raise _no_parquet(name, suffix, content)
     return "jsonl" if content == "jsonl" else known or content
+
+
+def _packed_parquet(name: str, compression: str) -> InputError:
+    new = Path(name).name.removesuffix(compression).removesuffix(".parquet") + ".parquet"
+    unpack = f"{CODECS[compression].command} {quoted(name)} > {quoted(str(Path(name).with_name(new)))}"
+    return InputError(f"{name}: a parquet file inside a compressed one", f"unpack it: {unpack}")
+
+
+def _no_parquet(name: str, suffix: str, content: str) -> InputError:
+    what = {"jsonl": "JSON Lines", "text": "plain text"}[content]
+    new = Path(name).name.removesuffix(suffix) + SUFFIX_OF_FORMAT[content]
+    return InputError(
+        f"{name}: {what}, though it is called {suffix}",
+        f"give it the right ending: {_move(name, new)}; or say --format {content}",
+    )
 
 
 def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]:
