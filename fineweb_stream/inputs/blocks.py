@@ -6,6 +6,7 @@ that cannot be read twice (a pipe, a compressed file) carries its data.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -52,7 +53,7 @@ def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: Change
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(ABC):
     """One input of one format, the `number`th of the run. It travels with every block.
 
     `block_bytes` is about how much text a block holds. What is not here is read by the `network`.
@@ -67,20 +68,20 @@ class Source:
     block_bytes: int = BLOCK_BYTES
     network: Network = field(default_factory=Network, repr=False, kw_only=True)
 
+    @abstractmethod
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield the blocks from position `start` (a byte; for parquet a row) to the end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, block: Block) -> Batch:
         """Read one block; `RecordError` names a record that cannot be used.
 
         `GrownError` says that it is one to be cut again, as only those of parquet are.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, n: int) -> list[Block]:
         """Return up to `n` small blocks spread over the input, to estimate from; none for a stream."""
-        raise NotImplementedError
 
     def text_bytes(self) -> int:
         """Return about how many bytes of text there are, in the measure of `Block.n_bytes`: the file's size."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
 
 from ..support.model import Changes
@@ -24,9 +25,9 @@ class Records(Source):
     """A file of records between occurrences of a byte sequence; nothing else separates."""
 
     @property
+    @abstractmethod
     def separator(self) -> bytes:
         """What stands between two of them."""
-        raise NotImplementedError
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end right after a separator.
