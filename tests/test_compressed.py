@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fineweb_stream import prepare
 from fineweb_stream.inputs.codecs import CompressedFile
-from fineweb_stream.pipeline.fetch import Piece, read_ahead
+from fineweb_stream.pipeline.ahead import Piece, read_ahead
 from fineweb_stream.support.errors import InputError
 
 from .helpers import outputs, write_jsonl, write_parquet

@@ -217,9 +217,10 @@ def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
     """Without a terminal, progress is whole lines with percent, tokens, rates, shard and memory."""
     from fineweb_stream.output.manifest import State
     from fineweb_stream.pipeline import progress
+    from fineweb_stream.remote.network import Fetcher
 
     state = State(input_bytes=50, text_bytes=1000, train_tokens=2_000_000)
-    watch = progress.Progress(state, total_bytes=200)
+    watch = progress.Progress(state, 200, Fetcher())
     watch._due = 0
     state.input_bytes = 100
     watch.update()
@@ -239,12 +240,12 @@ def test_progress_says_what_a_network_brings(capsys) -> None:
     from fineweb_stream.output.manifest import State
     from fineweb_stream.pipeline import progress
 
-    supply = SimpleNamespace(waited_seconds=0.0, n_network_bytes=0)
-    watch = progress.Progress(State(), total_bytes=200, supply=supply)  # type: ignore[arg-type]
+    fetcher = SimpleNamespace(n_bytes=0)
+    watch = progress.Progress(State(), 200, fetcher)  # type: ignore[arg-type]
     begin = watch._start
     for tick in range(1, 31):
-        supply.n_network_bytes += 5_000_000
-        supply.waited_seconds += 0.09 if tick <= 20 else 0.0
+        fetcher.n_bytes += 5_000_000
+        watch.waited_seconds += 0.09 if tick <= 20 else 0.0
         watch._print(begin + tick / 10)
     lines = capsys.readouterr().err.splitlines()
     assert "network" not in lines[8]

@@ -7,28 +7,23 @@ asked for as soon as the block is known and there is room for them: a worker nev
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import MAX_GAP_BYTES, Chunks, Parquet, find_chunks, join_ranges, text_share
 from ..inputs.storage import check_unchanged, remote_file
-from ..remote.network import MAX_RANGE_BYTES, Data, Fetcher, Network
-from ..support.cancel import NEVER, TICK_SECONDS, Cancel
+from ..remote.network import MAX_RANGE_BYTES, Data, Network
+from ..support.cancel import NEVER, Cancel
+from .ahead import Piece, read_ahead
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-JOIN_SECONDS = 5.0
-"""How long a thread is waited for at the end: on Windows nothing ends the read of a silent pipe."""
 
 STREAM_DEPTH, FETCH_DEPTH = 3, 1000
 """How many blocks of a stream wait ready; how many of a parquet file are asked for, where there is room for them."""
@@ -36,199 +31,8 @@ STREAM_DEPTH, FETCH_DEPTH = 3, 1000
 PARQUET_AHEAD = 4
 """How many parquet files at URLs are begun at once, so that no one waits for a footer."""
 
-
 MEASURED_BYTES = 1 << 20
 """What each connection brings to measure the network."""
-
-
-@dataclass(frozen=True)
-class Piece(Generic[T]):
-    """An item, what it takes while it waits (bytes), and what begins to fetch what takes its place, if anything."""
-
-    item: T
-    n_bytes: int
-    begin: Callable[[], Future[T]] | None = None
-
-
-class _Room:
-    """What may wait in all readers together: `max_bytes`, and one item of the reader whose turn it is.
-
-    Those share an eighth before which a reader has not asked for all of its own, and begin after the first: else what
-    comes last would take the place, or a connection, of what is needed next.
-    """
-
-    def __init__(self, max_bytes: float) -> None:
-        self.changed = threading.Condition()
-        self.max_bytes = max_bytes
-        self.n_bytes = 0
-        self.n_later_bytes = 0
-        self.is_begun = False
-
-
-class _Reader(Generic[T]):
-    """Runs an iterator in a thread, `depth` items ahead where there is room; with 0 only when one is waited for."""
-
-    def __init__(
-        self,
-        make: Callable[[], Iterator[Piece[T]]],
-        depth: int,
-        room: _Room,
-        cancel: Cancel,
-        before: _Reader[T] | None = None,
-    ) -> None:
-        self._items: deque[tuple[Future[T | None], int]] = deque()  # None is the end
-        self._n_bytes = 0
-        self._depth, self._room, self._cancel = depth, room, cancel
-        self._is_asked = self._is_next = self._is_first = self._has_all = False
-        self._after: _Reader[T] | None = None
-        if before:
-            before._after = self
-            before._pass_on()
-        self._thread = threading.Thread(target=self._run, args=(make,), name="encode-ahead", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[T | None]:
-        while True:
-            future = self._take()
-            if future is None:
-                yield None
-                continue
-            item = future.result()
-            if item is None:
-                return
-            del future  # it is not held here while the workers have it
-            yield item
-
-    def _take(self) -> Future[T | None] | None:
-        """Ask for the next item and wait for it; None where it did not come in time."""
-        room = self._room
-        with room.changed:
-            self._is_next = True
-            self._come_first()
-            self._is_asked = True
-            room.changed.notify_all()
-            if not room.changed.wait_for(lambda: self._items and self._items[0][0].done(), TICK_SECONDS):
-                return None
-            self._is_asked = False
-            future, n_bytes = self._items.popleft()
-            self._n_bytes -= n_bytes
-            room.n_bytes -= n_bytes
-            room.changed.notify_all()
-        return future
-
-    def join(self) -> None:
-        self._thread.join(JOIN_SECONDS)
-        for future, _ in self._items:
-            future.cancel()
-
-    def _run(self, make: Callable[[], Iterator[Piece[T]]]) -> None:
-        ended: Future[T | None] = Future()
-        try:
-            pieces = make()
-            while self._wait(self._may_begin):
-                piece = next(pieces, None)
-                if piece is None:
-                    ended.set_result(None)
-                    break
-                self._put(piece)
-                del piece
-        except BaseException as error:
-            ended.set_exception(error)
-        with self._room.changed:
-            self._has_all = True
-            self._pass_on()
-        self._put(Piece(None, 0, lambda: ended))
-
-    def _come_first(self) -> None:
-        """Share all the room there is."""
-        if not self._is_first:
-            self._is_first = True
-            self._room.n_later_bytes -= self._n_bytes
-            self._room.changed.notify_all()
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Let the next one come first, too, once this one has asked for all that it has."""
-        with self._room.changed:
-            if self._is_first and self._has_all and self._after:
-                self._after._come_first()
-
-    def _may_begin(self) -> bool:
-        return self._depth > 0 or (self._is_asked and not self._items)
-
-    def _put(self, piece: Piece[Any]) -> None:
-        room = self._room
-
-        def has_room() -> bool:
-            if self._is_next and not self._items:
-                return True
-            if not (self._is_next or room.is_begun):
-                return False
-            is_later_full = not self._is_first and room.n_later_bytes + piece.n_bytes > room.max_bytes / 8
-            is_full = room.n_bytes + piece.n_bytes > room.max_bytes
-            return len(self._items) < self._depth and not is_full and not is_later_full
-
-        with room.changed:
-            if self._wait(has_room):
-                future = piece.begin() if piece.begin else _done(piece.item)
-                self._items.append((future, piece.n_bytes))
-                self._n_bytes += piece.n_bytes
-                room.n_bytes += piece.n_bytes
-                room.n_later_bytes += 0 if self._is_first else piece.n_bytes
-                room.is_begun = True
-                future.add_done_callback(self._notify)
-
-    def _notify(self, future: Future[Any]) -> None:
-        with self._room.changed:
-            self._room.changed.notify_all()
-
-    def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait until it is so; False when it is time to end."""
-        with self._room.changed:
-            while not self._cancel.is_set:
-                if self._room.changed.wait_for(condition, TICK_SECONDS):  # on Windows nothing ends a wait without end
-                    return True
-        return False
-
-
-def _done(item: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(item)
-    return future
-
-
-def read_ahead(
-    makers: Iterable[Callable[[], Iterator[Piece[T]]]],
-    n_ahead: int,
-    depth: int = STREAM_DEPTH,
-    max_bytes: float = float("inf"),
-    stop: Cancel | None = None,
-) -> Generator[T | None, None, None]:
-    """Yield the items of all iterators in order, with up to `n_ahead` of them running, `depth` items ahead each.
-
-    >>> makers = [lambda: iter([Piece("a", 1), Piece("b", 1)]), lambda: iter([Piece("c", 1)])]
-    >>> [item for item in read_ahead(makers, n_ahead=2) if item]
-    ['a', 'b', 'c']
-
-    None comes in between whenever nothing else came for TICK_SECONDS. No more than `max_bytes` wait here, unless a
-    single item is more. With a depth of 0 an iterator is only asked when it is waited for. What an iterator raises is
-    raised here when its turn comes. Leaving early sets `stop`, which ends the threads: what waits in them looks at it.
-    """
-    stop, room = stop or Cancel(), _Room(max_bytes)
-    remaining = iter(makers)
-    readers: deque[_Reader[T]] = deque()
-    try:
-        while True:
-            while len(readers) < n_ahead and (make := next(remaining, None)):
-                readers.append(_Reader(make, depth, room, stop, readers[-1] if readers else None))
-            if not readers:
-                return
-            yield from readers[0]
-            readers.popleft().join()
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
 
 
 def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
@@ -238,51 +42,23 @@ def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
     return max(n_parquet, n_workers if is_stream else 0)
 
 
-class Supply:
-    """How a run is supplied with blocks: how long they were waited for, and what came from networks (bytes)."""
-
-    waited_seconds = 0.0
-
-    def __init__(self, fetcher: Fetcher | None = None) -> None:
-        self._fetcher = fetcher or Fetcher()
-
-    @property
-    def n_network_bytes(self) -> int:
-        """What came from networks so far."""
-        return self._fetcher.n_bytes
-
-
 def iter_blocks(
-    sources: Sequence[Source],
-    start: int,
-    n_workers: int,
-    max_bytes: int,
-    cancel: Cancel = NEVER,
-    supply: Supply | None = None,
-) -> Iterator[Block | None]:
+    sources: Sequence[Source], start: int, n_workers: int, max_bytes: int, cancel: Cancel = NEVER
+) -> Generator[Block | None, None, None]:
     """Yield the blocks of all sources, the first from `start` on; None whenever a while has passed without one.
 
     Raises `InputError` for an input that changes while it is read.
     """
-    stop, fetcher = Cancel(cancel), sources[0].network.fetcher
-    n_ahead, supply = count_ahead(sources, n_workers), supply or Supply(fetcher)
+    stop, n_ahead = Cancel(cancel), count_ahead(sources, n_workers)
     is_fetching = any(map(_is_fetched, sources))
     starts = [start] + [0] * len(sources)
-    blocks = read_ahead(
+    return read_ahead(
         [functools.partial(_iter_pieces, *pair, stop) for pair in zip(sources, starts, strict=False)],
         max(n_ahead, 1),
         FETCH_DEPTH if is_fetching else STREAM_DEPTH if n_ahead else 0,
-        max(max_bytes, fetcher.ahead_bytes) if is_fetching else max_bytes,
+        max(max_bytes, sources[0].network.fetcher.ahead_bytes) if is_fetching else max_bytes,
         stop,
     )
-    with contextlib.closing(blocks):
-        begun = time.monotonic()
-        for block in blocks:
-            supply.waited_seconds += time.monotonic() - begun
-            yield block
-            del block
-            begun = time.monotonic()
-        supply.waited_seconds += time.monotonic() - begun
 
 
 class Link(NamedTuple):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import Any, TextIO
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 from ..memory import guard
 from ..output.manifest import State
+from ..remote.network import Fetcher
 from ..support.units import format_duration
-from .fetch import Supply
+
+T = TypeVar("T")
 
 FIRST_SECONDS, EVERY_SECONDS, BAR_SECONDS = 2.0, 10.0, 0.2
 NETWORK_SECONDS = 1.0
@@ -19,21 +22,15 @@ NETWORK_SECONDS = 1.0
 class Progress:
     """Prints where a run stands: at most every 10 s in a log, in place on a terminal."""
 
-    def __init__(
-        self,
-        state: State,
-        total_bytes: int,
-        quiet: bool = False,
-        stream: TextIO | None = None,
-        supply: Supply | None = None,
-    ) -> None:
-        self._supply = supply or Supply()
+    def __init__(self, state: State, total_bytes: int, fetcher: Fetcher, quiet: bool = False) -> None:
+        self.waited_seconds = 0.0
+        self._fetcher = fetcher
         self._said = ""
-        self._supplied = (time.monotonic(), 0.0, self._supply.n_network_bytes)
+        self._supplied = (time.monotonic(), 0.0, fetcher.n_bytes)
         self._state = state
         self._total = total_bytes
         self._quiet = quiet
-        self._stream = stream or sys.stderr
+        self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._start = time.monotonic()
         self._due = self._start + (BAR_SECONDS if self._is_terminal else FIRST_SECONDS)
@@ -41,6 +38,17 @@ class Progress:
         self._n_input_before = state.input_bytes
         self._n_before = state.n_tokens
         self._bar = self._make_bar() if self._is_terminal and not quiet else None
+
+    def timed(self, blocks: Generator[T, None, None]) -> Generator[T, None, None]:
+        """Pass blocks on, and note how long they are waited for."""
+        with contextlib.closing(blocks):
+            begun = time.monotonic()
+            for block in blocks:
+                self.waited_seconds += time.monotonic() - begun
+                yield block
+                del block  # it is not held here while the workers have it
+                begun = time.monotonic()
+            self.waited_seconds += time.monotonic() - begun
 
     def update(self) -> None:
         """Print if it is time to; a terminal that is gone is no reason to stop."""
@@ -88,7 +96,7 @@ class Progress:
     def _network(self, now: float) -> str:
         """Say what came over the network since the last time, and what the run waits for; "" where all is here."""
         then, waited_before, bytes_before = self._supplied
-        waited, n_bytes = self._supply.waited_seconds, self._supply.n_network_bytes
+        waited, n_bytes = self.waited_seconds, self._fetcher.n_bytes
         if not n_bytes:
             return ""
         if now - then >= NETWORK_SECONDS:

@@ -29,7 +29,7 @@ from ..support.log import log
 from . import report
 from .budget import plan_shuffle
 from .failures import explain
-from .fetch import Supply, count_ahead, iter_blocks
+from .fetch import count_ahead, iter_blocks
 from .progress import Progress
 from .schedule import Window, Workers, local_executor, map_ordered
 from .watch import Watch
@@ -111,10 +111,9 @@ class Run:
             lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
             plan.cluster_window_bytes if self._cluster else window_bytes,
         )
-        supply = Supply(self._sources[0].network.fetcher)
-        blocks = iter_blocks(sources, self._state.offset, plan.n_workers, plan.window_bytes, cancel, supply)
         total = sum(source.input.size for source in self._sources)
-        progress = Progress(self._state, total, quiet=self._quiet, supply=supply)
+        progress = Progress(self._state, total, sources[0].network.fetcher, self._quiet)
+        blocks = progress.timed(iter_blocks(sources, self._state.offset, plan.n_workers, plan.window_bytes, cancel))
         with (
             ShardWriter(
                 self._folder,
