@@ -375,9 +375,8 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/verify.py", "'the command that began it continues it'"),
     ],
     "The hint of another place, with the file and the record.": [
-        ("pipeline/iterate.py", "error.__cause__.hint"),
         ("pipeline/plan.py", "error.hint"),
-        ("pipeline/vocabulary.py", "cause.hint"),
+        ("pipeline/worker.py", "cause.hint"),
         ("pipeline/worker.py", "error.hint"),
     ],
     "A server has to answer so: test_remote, test_remote_runs, test_hub_server, test_connections.": [

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..inputs.arrow_lines import has_arrow as is_arrow_there
 from ..inputs.blocks import TEXT_COST
+from ..inputs.storage import largest_window
 from ..memory.guard import HIGH_SHARE, MB, MemoryGuard, release_memory, used_bytes
+from ..remote.network import Network
 from ..support.errors import MemoryLimitError
+from ..support.model import Input
 from ..support.units import counted
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
+from .schedule import count_workers
+from .settings import Settings
 
 # Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
 BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 100 * MB, "tokenizers": 100 * MB, "numpy": 75 * MB}
@@ -137,6 +142,32 @@ def plan_memory(
         fetch_bytes,
         max(window_bytes, spare // 8),
     )
+
+
+def plan_for(
+    inputs: Sequence[Input],
+    settings: Settings,
+    guard: MemoryGuard,
+    network: Network,
+    workers: int | None,
+    connections: int,
+    is_local: bool = True,
+) -> MemoryPlan:
+    """Return the plan to read these inputs by, with so many workers and connections, and hold the network to it.
+
+    Raises `MemoryLimitError` as `plan_memory` does.
+    """
+    engine, tokenizer = settings.engine, settings.tokenizer
+    if tokenizer is not GPT2:  # that need not be looked at first
+        from .vocabulary import usable_engine
+
+        engine = usable_engine(engine, tokenizer)
+    n_connections = connections if any(input.is_remote for input in inputs) else 0
+    formats, n_workers = {input.format for input in inputs}, count_workers(workers)
+    window = largest_window(inputs, network)
+    plan = plan_memory(guard, engine, n_workers, formats, is_local, n_connections, tokenizer, window)
+    network.fetcher.n_connections, network.fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
+    return plan
 
 
 def plan_shuffle(guard: MemoryGuard) -> int:

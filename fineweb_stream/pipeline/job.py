@@ -20,7 +20,7 @@ from ..inputs.blocks import Source
 from ..inputs.demo import demo_input
 from ..inputs.discover import find_inputs, leave_out
 from ..inputs.sources import check_documents, check_first, find_without_text, make_sources
-from ..inputs.storage import largest_window, place_hash
+from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
 from ..output.compare import names_of
 from ..output.manifest import DONE, ENCODING, MERGING, Record
@@ -31,9 +31,9 @@ from ..support.log import log
 from ..support.model import Input, join_names
 from ..tokenizer.gpt2 import GPT2
 from . import report
-from .budget import MemoryPlan, plan_memory
+from .budget import MemoryPlan, plan_for
 from .fits import check_fit, fit_warnings
-from .schedule import Workers, count_workers
+from .schedule import Workers
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Job:
     @property
     def n_connections(self) -> int:
         """How many connections were asked for to fetch what lies at URLs; 0 where all is here."""
-        return _n_connections(self.request, self.inputs)
+        return self.request.connections if any(input.is_remote for input in self.inputs) else 0
 
     @property
     def folder(self) -> Path:
@@ -162,8 +162,7 @@ class Job:
 
     def _sources(self, text_column: str) -> list[Source]:
         settings = self.settings
-        options = settings.read_options(self.plan.max_document_bytes, self.plan.max_window_bytes)
-        options = dataclasses.replace(options, text_column=text_column)
+        options = dataclasses.replace(settings.read_options(self.plan), text_column=text_column)
         is_at_end = settings.val_at == "end"
         return make_sources(self.inputs, options, settings.val_share, settings.val_files, is_at_end, self.network)
 
@@ -221,10 +220,8 @@ def planned(request: Request, network: Network) -> Iterator[Job]:
     if settings.separator and not any(input.format == "text" for input in inputs):
         log.warning("note: --separator is for text files, and no input is one")
     guard = MemoryGuard(request.memory)
-    plan = _plan(request, inputs, guard, network)
-    fetcher = network.fetcher
-    fetcher.n_connections, fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
-    fetcher.is_streaming = request.is_local
+    plan = plan_for(inputs, settings, guard, network, request.workers, request.connections, request.is_local)
+    network.fetcher.is_streaming = request.is_local
     job = Job(request, settings, inputs, guard, plan, network)
     with _engine_loading(job):
         job.check_inputs()
@@ -252,22 +249,6 @@ def _belongs(name: str, url: str) -> bool:
     from ..remote.hub import may_stand_for  # it loads what speaks to networks
 
     return may_stand_for(name, url)
-
-
-def _plan(request: Request, inputs: Sequence[Input], guard: MemoryGuard, network: Network) -> MemoryPlan:
-    engine, tokenizer = request.settings.engine, request.settings.tokenizer
-    if tokenizer is not GPT2:  # that need not be looked at first
-        from .vocabulary import usable_engine
-
-        engine = usable_engine(engine, tokenizer)
-    n_connections = _n_connections(request, inputs)
-    formats, n_workers = {input.format for input in inputs}, count_workers(request.workers)
-    window = largest_window(inputs, network)
-    return plan_memory(guard, engine, n_workers, formats, request.is_local, n_connections, tokenizer, window)
-
-
-def _n_connections(request: Request, inputs: Sequence[Input]) -> int:
-    return request.connections if any(input.is_remote for input in inputs) else 0
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, TYPED_LAYOUTS, Fit, Layout, get_layout
 from ..support.errors import InputError
@@ -14,6 +14,9 @@ from ..support.model import ReadOptions, split_names
 from ..support.units import parse_share, parse_size, parse_whole, read_as
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .budget import MemoryPlan
 
 FORMATS = ("text", "jsonl", "parquet")
 
@@ -140,12 +143,16 @@ class Settings:
         if not layout.is_merged:
             object.__setattr__(self, "keep_shards", True)  # given or not: they are the result
 
-    def read_options(self, max_document_bytes: int | None, max_window_bytes: int) -> ReadOptions:
+    def read_options(self, plan: MemoryPlan) -> ReadOptions:
         """The part that sources need, and what the memory budget has room for."""
-        separator = None if self.separator is None else self.separator.encode()
-        cuts = self.tokenizer.cuts.name
         return ReadOptions(
-            self.text_column, separator, self.errors, self.skip_bad, max_document_bytes, cuts, max_window_bytes
+            self.text_column,
+            None if self.separator is None else self.separator.encode(),
+            self.errors,
+            self.skip_bad,
+            plan.max_document_bytes,
+            self.tokenizer.cuts.name,
+            plan.max_window_bytes,
         )
 
     @property

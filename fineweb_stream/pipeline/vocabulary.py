@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from ..inputs.blocks import Block, Source
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import EngineError, GrownError, InputError, RecordError
+from ..support.errors import EngineError, GrownError, InputError
 from ..support.log import log
 from ..support.units import format_size
 from ..tokenizer.gpt2 import GPT2
@@ -19,10 +18,8 @@ from ..tokenizer.load import load_spec
 from ..tokenizer.plain import find_characters
 from ..tokenizer.tokenizer import Tokenizer
 from .budget import MemoryPlan
-from .fetch import iter_blocks
-from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, local_executor, map_ordered
 from .settings import Settings
-from .worker import cut_again, get_encoder, read
+from .worker import get_encoder, read, work_through
 
 
 def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
@@ -72,27 +69,14 @@ def _characters(sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> 
         raise InputError("chars reads its input twice, and standard input passes once", "put the text in a file")
     size = sum(source.input.size for source in sources)
     log.info(f"chars: finding the characters of {format_size(size)} first")
-    stop = Cancel(cancel)
-    window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
-    blocks = iter_blocks(sources, 0, plan.n_workers, plan.window_bytes, stop)
     found = np.zeros(0x110000, bool)
-    with local_executor(plan.n_workers) as pool:
-        try:
-            for _, codes in map_ordered(pool, functools.partial(_read_characters), blocks, window, stop.check):
-                found[codes] = True
-        except WorkerError as error:
-            cause = error.__cause__
-            if not isinstance(cause, RecordError):
-                raise cause or error from None
-            place = f"{error.block.source.input.shown}, from {error.block.start:,}"
-            raise InputError(f"{place}: {cause.message}", cause.hint) from None
-        finally:
-            stop.set()
+    for codes in work_through(sources, _read_characters, plan, Cancel(cancel)):
+        found[codes] = True
     return "".join(map(chr, np.flatnonzero(found).tolist()))
 
 
-def _read_characters(block: Block) -> npt.NDArray[np.uint32]:
+def _read_characters(block: Block) -> npt.NDArray[np.uint32] | None:
     try:
         return find_characters(read(block).data)
     except GrownError:
-        return np.unique(np.concatenate([_read_characters(part) for part in cut_again(block)]))
+        return None

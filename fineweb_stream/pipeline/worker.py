@@ -1,27 +1,31 @@
-"""A block -> its ids: what runs in a worker, a thread here or a process on another machine."""
+"""A block -> its ids: what runs in a worker, a thread here or a process on another machine; and a loop over all."""
 
 from __future__ import annotations
 
 import codecs
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..inputs.blocks import Batch, Block, batch_of
+from ..inputs.blocks import Batch, Block, Source, batch_of
 from ..inputs.parquet import Parquet
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import EngineError, GrownError, TooLargeError
+from ..support.errors import EngineError, GrownError, InputError, RecordError, TooLargeError
 from ..support.model import Change, Changes
 from ..support.units import format_size
 from ..tokenizer.encoder import Encoder
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ends, Ids
 from ..tokenizer.tokenizer import Tokenizer
-from .schedule import WorkerError
+from .budget import MemoryPlan
+from .fetch import iter_blocks
+from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, local_executor, map_ordered
+
+T = TypeVar("T")
 
 FIRST_CHECK_BYTES, CHECK_BYTES, CHECK_EVERY = 1 << 18, 1 << 15, 32
 """How much of the first block, and of one in CHECK_EVERY others, the reference encodes too: under a percent of all."""
@@ -77,26 +81,45 @@ def encode_block(
 
 
 def in_parts(
-    pairs: Iterable[tuple[Block, Encoded | None]], encode: Callable[[Block], Encoded | None]
-) -> Iterator[tuple[Block, Encoded]]:
-    """Yield what became of each block; one that came to too much is cut again, and its parts are encoded here."""
-    for block, encoded in pairs:
-        if encoded is not None:
-            yield block, encoded
+    pairs: Iterable[tuple[Block, T | None]], function: Callable[[Block], T | None]
+) -> Iterator[tuple[Block, T]]:
+    """Yield what became of each block; one that came to too much is cut again, and its parts are worked on here."""
+    for block, result in pairs:
+        if result is not None:
+            yield block, result
             continue
-        for part in cut_again(block):
+        assert isinstance(block.source, Parquet)
+        for part in block.source.cut(block):
             try:
-                encoded = encode(part)
+                result = function(part)
             except Exception as error:
                 raise WorkerError(part) from error
-            assert encoded is not None
-            yield part, encoded
+            assert result is not None
+            yield part, result
 
 
-def cut_again(block: Block) -> Iterator[Block]:
-    """Yield a block that came to much more than was announced in smaller ones."""
-    assert isinstance(block.source, Parquet)
-    return block.source.cut(block)
+def work_through(
+    sources: Sequence[Source], function: Callable[[Block], T | None], plan: MemoryPlan, cancel: Cancel
+) -> Iterator[T]:
+    """Yield `function(block)` for each block of all sources, in order, by threads here; at the end `cancel` is set.
+
+    `function` returns None for a block that is to be cut again. Raises what it raises, for a record that cannot be used
+    `InputError` with its place.
+    """
+    window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
+    blocks = iter_blocks(sources, 0, plan.n_workers, plan.window_bytes, cancel)
+    with local_executor(plan.n_workers) as pool:
+        try:
+            for _, result in in_parts(map_ordered(pool, function, blocks, window, cancel.check), function):
+                yield result
+        except WorkerError as error:
+            cause = error.__cause__
+            if not isinstance(cause, RecordError):
+                raise cause or error from None
+            place = f"{error.block.source.input.shown}, from {error.block.start:,}"
+            raise InputError(f"{place}: {cause.message}", cause.hint) from None
+        finally:
+            cancel.set()
 
 
 def _encode(block: Block, batch: Batch, encoder: Encoder, check_bytes: int, cancel: Cancel) -> tuple[Ids, Ends]:
