@@ -28,6 +28,7 @@ from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
 from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.remote.hub import may_stand_for
 from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.support.model import Input, ReadOptions
 
@@ -163,8 +164,6 @@ def test_a_record_that_is_too_large(tmp_path: Path) -> None:
 
 def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
     """Only what the names of a command may stand for is taken from a record."""
-    from fineweb_stream.pipeline.job import _belongs
-
     good = "hf://datasets/HuggingFaceFW/fineweb-edu@87f09149ef4734204d70ed1d046ddc9ca3f2b8f9/sample/10BT/000.parquet"
     for name, url, is_taken in (
         ("fineweb-edu:sample-10BT", good, True),
@@ -180,7 +179,7 @@ def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
     ):
         record = Record(tmp_path / "prepare.json", Settings().fixed(), [Input(url, "text", 9, "v")], State(), [name])
         record.begin()
-        assert (recorded_inputs(tmp_path, [name], _belongs) is not None) == is_taken, (name, url)
+        assert (recorded_inputs(tmp_path, [name], may_stand_for) is not None) == is_taken, (name, url)
         (tmp_path / "prepare.json").unlink()
 
 

@@ -25,6 +25,7 @@ from ..memory.guard import MemoryGuard
 from ..output.compare import names_of
 from ..output.manifest import DONE, ENCODING, MERGING, Record
 from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen, wants_more
+from ..remote.hub import may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel
 from ..support.log import log
@@ -236,19 +237,12 @@ def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
 
     def find(part: list[str], is_val: bool) -> list[Input]:
         is_new = request.overwrite
-        known = None if is_new else recorded_inputs(request.folder, [*val, *names], _belongs, part, is_val)
+        known = None if is_new else recorded_inputs(request.folder, [*val, *names], may_stand_for, part, is_val)
         return known or find_inputs(part, request.format, network)
 
     found = find(val, True) if val else []
     others = find(names, False)
     return len(found), [*found, *(leave_out(others, found) if found else others)]
-
-
-def _belongs(name: str, url: str) -> bool:
-    """Tell whether a URL is one that a name may stand for."""
-    from ..remote.hub import may_stand_for  # it loads what speaks to networks
-
-    return may_stand_for(name, url)
 
 
 @contextlib.contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -73,16 +74,10 @@ class Run:
                 encoder = get_encoder(self._plan.engine, self._settings.tokenizer)
                 self._record.begin(report.about(encoder.version, self._settings))
                 self._record.clear_parts()
-                self._cluster = cluster
-                if cluster is not None:
-                    self._encode(cluster.map_blocks, is_local=False)
-                elif executor is not None:
-                    self._encode(
-                        functools.partial(map_ordered, executor), is_local=isinstance(executor, ThreadPoolExecutor)
-                    )
-                else:
-                    with local_executor(self._plan.n_workers) as pool:
-                        self._encode(functools.partial(map_ordered, pool), is_local=True)
+                self._cluster, is_here = cluster, executor is None and cluster is None
+                with local_executor(self._plan.n_workers) if is_here else contextlib.nullcontext(executor) as pool:
+                    mapped = cluster.map_blocks if cluster else functools.partial(map_ordered, cast(Executor, pool))
+                    self._encode(mapped, is_local=isinstance(pool, ThreadPoolExecutor))
             if state.status == SHUFFLING:
                 self._shuffle()
             self._merge()
@@ -95,48 +90,23 @@ class Run:
             log.info(line)
 
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded | None]]], is_local: bool) -> None:
-        cancel = Cancel(self._cancel)
-        plan = self._plan
+        cancel, plan, state = Cancel(self._cancel), self._plan, self._state
         encode = functools.partial(encode_block, engine=plan.engine, tokenizer=self._settings.tokenizer)
         if is_local:  # the token does not travel to other processes
             encode = functools.partial(encode, cancel=cancel)
-        sources = list(self._sources[self._state.input :])
-        if self._state.val_end:  # decided when the stream began
-            begun: Any = sources[0]
-            sources[0] = dataclasses.replace(begun, val_bytes=self._state.val_end, val_ratio=None)
-        n_ahead = count_ahead(sources, plan.n_workers)
-        # What is read ahead waits as it is: a byte of it costs one, and one in the window TEXT_COST.
-        window_bytes = plan.window_bytes - plan.window_bytes // TEXT_COST if n_ahead else plan.window_bytes
-        window = Window(
-            lambda: self._watch.max_blocks(self._cluster.n_threads if self._cluster else plan.n_workers),
-            plan.cluster_window_bytes if self._cluster else window_bytes,
-        )
+        sources = self._sources_left()
+        window = self._window(count_ahead(sources, plan.n_workers) > 0)
         total = sum(source.input.size for source in self._sources)
-        progress = Progress(self._state, total, sources[0].network.fetcher, self._quiet)
-        blocks = progress.timed(iter_blocks(sources, self._state.offset, plan.n_workers, plan.window_bytes, cancel))
-        with (
-            ShardWriter(
-                self._folder,
-                self._settings.shard_tokens,
-                self._state,
-                self._record.written_layout,
-                self._settings.least_tokens,
-            ) as writer,
-            ChangeLog(self._folder, self._state) as changes,
-        ):
-            committed = time.monotonic()
+        progress = Progress(state, total, sources[0].network.fetcher, self._quiet)
+        blocks = progress.timed(iter_blocks(sources, state.offset, plan.n_workers, plan.window_bytes, cancel))
+        with self._open_writer() as writer, ChangeLog(self._folder, state) as changes:
 
             def tick() -> None:
                 cancel.check()
                 progress.update()
                 self._watch.check(self._seconds())
-                if time.monotonic() - committed > COMMIT_SECONDS and self._state.n_tokens > self._n_saved:
-                    commit()
-
-            def commit() -> None:
-                nonlocal committed
-                self._commit(writer, changes)
-                committed = time.monotonic()
+                if time.monotonic() - self._clock > COMMIT_SECONDS and state.n_tokens > self._n_saved:
+                    self._commit(writer, changes)
 
             try:
                 for block, encoded in in_parts(mapped(encode, blocks, window, tick), encode):
@@ -144,18 +114,37 @@ class Run:
                     if self._is_full:
                         break
                     if has_completed_shard:
-                        commit()
+                        self._commit(writer, changes)
                 else:
                     cancel.check()
-                    self._state.is_exhausted = True
+                    state.is_exhausted = True
                 self._finish_encoding(writer, changes)
             except BaseException:
-                if self._is_whole and self._state.status == ENCODING:
-                    commit()
+                if self._is_whole and state.status == ENCODING:
+                    self._commit(writer, changes)
                 raise
             finally:
                 cancel.set()
                 progress.close()
+
+    def _sources_left(self) -> list[Source]:
+        """Return what is not yet read through; where val ends in the first was decided when its stream began."""
+        first, *others = self._sources[self._state.input :]
+        if self._state.val_end:
+            first = dataclasses.replace(cast(Any, first), val_bytes=self._state.val_end, val_ratio=None)
+        return [first, *others]
+
+    def _window(self, is_ahead: bool) -> Window:
+        """Return what may be in flight: a byte of what is read ahead costs one there, and TEXT_COST in the window."""
+        plan, cluster = self._plan, self._cluster
+        if cluster:
+            return Window(lambda: self._watch.max_blocks(cluster.n_threads), plan.cluster_window_bytes)
+        n_bytes = plan.window_bytes - (plan.window_bytes // TEXT_COST if is_ahead else 0)
+        return Window(lambda: self._watch.max_blocks(plan.n_workers), n_bytes)
+
+    def _open_writer(self) -> ShardWriter:
+        settings, layout = self._settings, self._record.written_layout
+        return ShardWriter(self._folder, settings.shard_tokens, self._state, layout, settings.least_tokens)
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
         """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
