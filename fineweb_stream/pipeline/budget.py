@@ -85,25 +85,18 @@ def plan_memory(
 
     Raises `MemoryLimitError` when not even one worker fits.
     """
-    budget = int(guard.budget_bytes * HIGH_SHARE)
-    candidates = [engine] if engine != "auto" else ["gigatoken", tokenizer.reference]
-    is_missing = importlib.util.find_spec("gigatoken") is None
-    if engine == "auto" and (is_missing or not tokenizer.has_fast):
-        candidates = [tokenizer.reference]
-    vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
+    budget, limit = int(guard.budget_bytes * HIGH_SHARE), guard.limits[0]
+    candidates, advice = _engines(engine, tokenizer)
     window_bytes = file_window if file_window <= budget // 2 else 0  # one that has no room will be named
-    unpacking = window_bytes + UNPACKED_BYTES if window_bytes else 0
     for candidate in candidates:
-        has_arrow = "parquet" in formats or ("jsonl" in formats and candidate == "gigatoken" and is_arrow_there())
-        base = BASE_BYTES[candidate] + vocabulary + unpacking + has_arrow * ARROW_BASE_BYTES
-        each = WORKER_BYTES[candidate] + has_arrow * ARROW_WORKER_BYTES
+        base, each = _costs(candidate, formats, tokenizer, window_bytes)
         fitting = min((budget - base) // each, n_workers)
         if fitting >= 1:
             break
     else:
         raise MemoryLimitError(
             f"a budget of {guard.budget_bytes / MB:,.0f} MB is too little: one worker with {candidate} needs"
-            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB (the tightest limit: {guard.limits[0].name})",
+            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB (the tightest limit: {limit.name})",
             "give it more with --memory, or free some",
         )
     spare = budget - base - fitting * each
@@ -111,23 +104,18 @@ def plan_memory(
     n_fitting = min(n_connections, max(fetch_bytes // LEAST_CONNECTION_BYTES, 1))
     spare -= fetch_bytes
     window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
-    limit = guard.limits[0]
-    line = (
-        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name}); "
-    )
     if is_local:
-        line += f"{fitting} worker{'s' * (fitting > 1)} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
+        line = f"{counted(fitting, 'worker')} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
     else:
-        line += f"{candidate} on the workers, whose memory is their own"
+        line = f"{candidate} on the workers, whose memory is their own"
     if candidate != candidates[0]:
         line += f" (no room for {candidates[0]}, which is several times as fast: give it more with --memory)"
     elif is_local and fitting < n_workers:
-        line += f" (of {n_workers}: the budget has room for no more)"
-    if engine == "auto" and tokenizer.has_fast and is_missing:
-        line += " (pip install gigatoken: it is several times as fast)"
+        line += _of(n_workers)
+    line += advice
     if n_connections:
         line += f"; {counted(n_fitting, 'connection')}, up to {fetch_bytes / MB:,.0f} MB fetched ahead"
-        line += f" (of {n_connections}: the budget has room for no more)" if n_fitting < n_connections else ""
+        line += _of(n_connections) if n_fitting < n_connections else ""
     text_cost = WHOLE_TEXT_COST if tokenizer.cuts.find is None else TEXT_COST
     max_document_bytes, cluster_window_bytes = (spare + each) // text_cost, (budget - base) // 4
     return MemoryPlan(
@@ -137,11 +125,36 @@ def plan_memory(
         max_document_bytes,
         cluster_window_bytes,
         is_local,
-        line,
+        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name});"
+        f" {line}",
         n_fitting,
         fetch_bytes,
         max(window_bytes, spare // 8),
     )
+
+
+def _engines(engine: str, tokenizer: Tokenizer) -> tuple[list[str], str]:
+    """Return the engines that there may be room for, the fastest first, and how to get a faster one."""
+    if engine != "auto":
+        return [engine], ""
+    if not tokenizer.has_fast:
+        return [tokenizer.reference], ""
+    if importlib.util.find_spec("gigatoken") is None:
+        return [tokenizer.reference], " (pip install gigatoken: it is several times as fast)"
+    return ["gigatoken", tokenizer.reference], ""
+
+
+def _costs(engine: str, formats: Collection[str], tokenizer: Tokenizer, window_bytes: int) -> tuple[int, int]:
+    """Return how many bytes a run takes beside its workers, and each of those."""
+    has_arrow = "parquet" in formats or ("jsonl" in formats and engine == "gigatoken" and is_arrow_there())
+    vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
+    unpacking = window_bytes + UNPACKED_BYTES if window_bytes else 0
+    base = BASE_BYTES[engine] + vocabulary + unpacking + has_arrow * ARROW_BASE_BYTES
+    return base, WORKER_BYTES[engine] + has_arrow * ARROW_WORKER_BYTES
+
+
+def _of(n: int) -> str:
+    return f" (of {n}: the budget has room for no more)"
 
 
 def plan_for(

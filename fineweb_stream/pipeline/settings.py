@@ -25,6 +25,11 @@ VAL_PLACES = ("start", "end")
 
 DEFAULT_VAL_RATIO = 0.0005
 
+_PARSERS: dict[str, Callable[[Any], float]] = {
+    "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
+    "seed": parse_whole,
+}  # fmt: skip
+
 
 def layout_named(layout: str, names: str | None) -> str:
     """Return the layout that is another one with other names.
@@ -101,13 +106,19 @@ class Settings:
     def __post_init__(self) -> None:
         if self.shard_tokens is None:
             object.__setattr__(self, "shard_tokens", LAYOUTS.get(self.layout, NANOGPT).shard_tokens)
-        parsers: dict[str, Callable[[Any], float]] = {
-            "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
-            "seed": parse_whole,
-        }  # fmt: skip
-        for name, parse in parsers.items():
+        for name, parse in _PARSERS.items():
             if getattr(self, name) is not None or name not in ("val_tokens", "max_tokens"):
                 object.__setattr__(self, name, read_as(name, getattr(self, name), parse))
+        self._check_strings()
+        self.tokenizer.check_engine(self.engine)
+        self._check_choices()
+        if self.fit is not None:
+            read_as("fit", self.fit, parse_fit)
+        self._check_sizes()
+        if not self.file_layout.is_merged:
+            object.__setattr__(self, "keep_shards", True)  # given or not: they are the result
+
+    def _check_strings(self) -> None:
         for name in ("text_column", "separator", "errors", "engine", "layout"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "separator" and value is None):
@@ -118,30 +129,29 @@ class Settings:
             raise InputError("separator is empty", r"write it like '\n\n', or leave it out for one long text")
         if self.errors not in ("strict", "replace", "ignore"):
             raise InputError(f"errors={self.errors!r}: must be strict, replace or ignore", "strict stops at the first")
-        self.tokenizer.check_engine(self.engine)
+
+    def _check_choices(self) -> None:
         if self.layout not in LAYOUTS:
             raise InputError(f"no such layout: {self.layout!r}", f"the layouts are {', '.join(TYPED_LAYOUTS)}")
-        layout = self.file_layout
         if self.eot not in EOT_PLACES:
             raise InputError(f"eot={self.eot!r}: no such place", ", ".join(EOT_PLACES))
         if self.val_at not in VAL_PLACES:
             raise InputError(f"val_at={self.val_at!r}: no such place", " or ".join(VAL_PLACES))
-        if self.fit is not None:
-            read_as("fit", self.fit, parse_fit)
+
+    def _check_sizes(self) -> None:
         for name in ("val_tokens", "max_tokens"):
             if self.val_at == "end" and getattr(self, name) is not None:
                 option = name.replace("_", "-")
                 raise InputError(
                     f"--val-at end and --{option}: the end is a share of the whole text", f"leave out --{option}"
                 )
+        layout = self.file_layout
         for option, n in (("shard_tokens", self.shard_tokens), ("val_tokens", self.val_tokens or 0)):
             if n > layout.max_tokens:
                 raise InputError(
                     f"{option}={n:,}: a file of --layout {layout.name} has at most {layout.max_tokens:,} tokens",
                     "try 100M",
                 )
-        if not layout.is_merged:
-            object.__setattr__(self, "keep_shards", True)  # given or not: they are the result
 
     def read_options(self, plan: MemoryPlan) -> ReadOptions:
         """The part that sources need, and what the memory budget has room for."""
