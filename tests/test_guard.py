@@ -12,9 +12,10 @@ import pytest
 from fineweb_stream.memory import guard as guard_module
 from fineweb_stream.memory.cgroups import cpu_quota, memory_groups
 from fineweb_stream.memory.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
-from fineweb_stream.pipeline import report
+from fineweb_stream.output.manifest import State
 from fineweb_stream.pipeline.budget import plan_memory
 from fineweb_stream.pipeline.schedule import allotted_cpus
+from fineweb_stream.pipeline.watch import Watch
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 GB = 1000 * MB
@@ -190,9 +191,13 @@ def test_record_keeps_the_steps_of_earlier_runs() -> None:
     """A resumed run's record has the steps and the peak of the runs before it, once each."""
     first, second = make_guard(), make_guard()
     first.update(OWN, 1.0)
-    before = report.memory(first, {})
+    state = State()
+    Watch(first, state).record()
+    watch = Watch(second, state)
     second.update(OTHERS, 1.0)
-    again = report.memory(second, before)
-    assert again == report.memory(second, before)
+    watch.record()
+    again = state.memory
+    watch.record()
+    assert again == state.memory
     assert [step["used_bytes"] for step in again["steps"]] == [OWN.used, OTHERS.used]
     assert again["peak_bytes"] == OWN.used

@@ -39,6 +39,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .plan import Estimate
+    from .run import Run
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Job:
 
         record = self._open_record(dry_run=True)
         sources = self._recorded_sources(record)
-        if self._is_done(record):
+        if record.state.status == DONE and not wants_more(record, self.settings):
             self._say_done(record, "already done: the same command has nothing to do; --overwrite makes all of it anew")
             return finished(record.state, sources, self.folder, self.plan, self.guard.budget_bytes)
         found, link = self._say_plan(record, sources, is_strict=not self.settings.skip_bad), measure_link(sources)
@@ -132,27 +133,20 @@ class Job:
         record = self._open_record()
         sources = self._recorded_sources(record, is_kept=True)
         if record.state.status == MERGING and wants_more(record, self.settings):
-            self._work(record, sources, quiet)  # it has only to merge
+            self._run(record, sources, quiet).work()  # it has only to merge
         reopen(self.folder, record, self.settings, self.cancel.check)
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
         else:
             self.check_disk(self._say_plan(record, sources))
             with connect(sources) if connect else contextlib.nullcontext() as workers:
-                self._work(record, sources, quiet, executor, workers)
+                self._run(record, sources, quiet).work(executor, workers)
         return record
 
-    def _work(
-        self,
-        record: Record,
-        sources: Sequence[Source],
-        quiet: bool,
-        executor: Executor | None = None,
-        cluster: Workers | None = None,
-    ) -> None:
+    def _run(self, record: Record, sources: Sequence[Source], quiet: bool) -> Run:
         from .run import Run
 
-        Run(self, sources, record, quiet).work(executor, cluster)
+        return Run(self, sources, record, quiet)
 
     def _open_record(self, dry_run: bool = False) -> Record:
         names = [*self.request.val_names, *self.request.names]
@@ -180,9 +174,6 @@ class Job:
                 keep_names(record)
             raise error
         return sources
-
-    def _is_done(self, record: Record) -> bool:
-        return record.state.status == DONE and not wants_more(record, self.settings)
 
     def _say_done(self, record: Record, what: str) -> None:
         said = report.outputs(self.folder, record), fit_warnings(record, self.settings)

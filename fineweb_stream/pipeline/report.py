@@ -8,7 +8,6 @@ from typing import Any
 
 from ..inputs.blocks import Source
 from ..inputs.standard_input import is_whole_head, stdin_head
-from ..memory.guard import MemoryGuard
 from ..output.changes import CHANGES_NAME
 from ..output.layouts import EOT_PLACES
 from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record, State
@@ -25,8 +24,6 @@ from .settings import Settings
 
 N_LISTED = 3
 """How many of the inputs are named from either end."""
-
-MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
 def about(engine: str, settings: Settings) -> dict[str, Any]:
@@ -93,27 +90,6 @@ def _listed(names: Sequence[str]) -> list[str]:
     if len(names) > 2 * N_LISTED + 1:
         names = [*names[:N_LISTED], f"... {len(names) - 2 * N_LISTED:,} more", *names[-N_LISTED:]]
     return [f"  {name}" for name in names]
-
-
-def memory(guard: MemoryGuard, before: dict[str, Any]) -> dict[str, Any]:
-    """The record's section on memory: limits, budget, peak, every step of the guard; `before` is earlier runs'."""
-    return {
-        "budget_bytes": guard.budget_bytes,
-        "limits": [limit._asdict() for limit in guard.limits],
-        "peak_bytes": max(guard.peak_bytes, before.get("peak_bytes", 0)),
-        "steps": before.get("steps", []) + guard.steps,
-    }
-
-
-def add_sample(state: State, seconds: float, used_bytes: int) -> None:
-    """Note tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spread."""
-    timeline = state.timeline
-    n_tokens = state.n_tokens
-    spacing = (timeline[-1][0] / len(timeline)) if len(timeline) > MAX_SAMPLES // 2 else SAMPLE_SECONDS
-    if not timeline or seconds - timeline[-1][0] >= spacing:
-        timeline.append([round(seconds, 2), n_tokens, used_bytes])
-    if len(timeline) > MAX_SAMPLES:
-        del timeline[1::2]
 
 
 def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None:

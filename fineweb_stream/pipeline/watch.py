@@ -6,13 +6,14 @@ from ..memory.guard import MB, MemoryGuard, Step, release_memory, used_bytes
 from ..output.manifest import State
 from ..support.errors import MemoryLimitError
 from ..support.log import log
-from . import report
 from .schedule import BLOCKS_PER_WORKER
 
 GROWTH_BYTES = 48 * MB
 """After so much growth, what is free but held by the allocators is given back: blocks of many sizes leave holes there
 that the next ones do not fit into, and use would creep up for as long as the run is.
 """
+
+MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
 class Watch:
@@ -42,7 +43,7 @@ class Watch:
             log.info(f"memory: {taken['step']}: {taken['reason']}")
         self._n_steps_said = len(guard.steps)
         self._give_back()
-        report.add_sample(self._state, seconds, guard.used_bytes)
+        self._add_sample(seconds)
         if step is Step.STOP:
             raise MemoryLimitError(
                 f"memory: {guard.reason}", "free some, or set --memory, --workers or --engine tiktoken"
@@ -59,6 +60,21 @@ class Watch:
             release_memory()
             self._settled_bytes = used_bytes()
 
+    def _add_sample(self, seconds: float) -> None:
+        """Note tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spread."""
+        timeline = self._state.timeline
+        spacing = (timeline[-1][0] / len(timeline)) if len(timeline) > MAX_SAMPLES // 2 else SAMPLE_SECONDS
+        if not timeline or seconds - timeline[-1][0] >= spacing:
+            timeline.append([round(seconds, 2), self._state.n_tokens, self._guard.used_bytes])
+        if len(timeline) > MAX_SAMPLES:
+            del timeline[1::2]
+
     def record(self) -> None:
-        """Let the state hold what the guard found so far, after what it had found in earlier runs."""
-        self._state.memory = report.memory(self._guard, self._memory_before)
+        """Let the state hold limits, budget, peak, and every step of the guard, earlier runs' included."""
+        guard, before = self._guard, self._memory_before
+        self._state.memory = {
+            "budget_bytes": guard.budget_bytes,
+            "limits": [limit._asdict() for limit in guard.limits],
+            "peak_bytes": max(guard.peak_bytes, before.get("peak_bytes", 0)),
+            "steps": before.get("steps", []) + guard.steps,
+        }
