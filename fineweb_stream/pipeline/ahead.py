@@ -90,9 +90,9 @@ class _Ahead(Generic[T]):
         """Add a reader, whose thread runs what `make` returns."""
         reader: _Reader[T] = _Reader()
         reader.thread = threading.Thread(target=self._run, args=(reader, make), name="encode-ahead", daemon=True)
-        with self._changed:
+        with self._changed:  # it waits for that before it looks at its place
+            reader.thread.start()
             self.readers.append(reader)
-        reader.thread.start()
 
     def iter_first(self) -> Iterator[T | None]:
         """Yield all items of the first reader, None whenever there was none for TICK_SECONDS; then it is gone."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from urllib3 import BaseHTTPResponse, HTTPHeaderDict, Retry
+from urllib3 import BaseHTTPResponse, Retry
 from urllib3.exceptions import HTTPError, TimeoutError
 
 from ..support.cancel import Cancel
@@ -49,19 +49,19 @@ class Pacing:
         self._n_under_way: Counter[str] = Counter()
         self._announced: dict[str, float] = {}
 
-    @contextlib.contextmanager
-    def turn(self, url: str, seconds: float) -> Iterator[HTTPHeaderDict]:
-        """Wait until the server may be asked, `seconds` at most; put the headers of its answer into what this yields.
+    def ask(self, url: str, seconds: float, send: Callable[[], BaseHTTPResponse]) -> BaseHTTPResponse:
+        """Return what `send` returns, called as soon as the server may be asked: within `seconds`.
 
-        They say what is left of its limit of requests: `"api";r=489;t=189` are 489 for the next 189 seconds.
+        Its headers say what is left of the server's limit: `"api";r=489;t=189` are 489 for the next 189 seconds.
         """
-        server, end, said = _server(url), time.monotonic() + seconds, HTTPHeaderDict()
+        server, end, limit = _server(url), time.monotonic() + seconds, None
         while (left := self._enter(server, end)) > 0:
             self.pause(left, f"{server}: its limit of requests")
         try:
-            yield said
+            answer = send()
+            limit = re.search(r"r=(\d{1,9});\s*t=(\d{1,9})", answer.headers.get("RateLimit", ""))
+            return answer
         finally:
-            limit = re.search(r"r=(\d{1,9});\s*t=(\d{1,9})", said.get("RateLimit", ""))
             with self._lock:
                 self._n_under_way[server] -= 1
                 is_last = limit and int(limit[1]) <= self._n_under_way[server]

@@ -7,6 +7,7 @@ to that address's server. Only http and https are followed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import socket
 import ssl
@@ -151,15 +152,16 @@ class Web:
         sent = {"Accept-Encoding": "identity", "User-Agent": f"fineweb_stream/{__version__}", **headers, **login}
         options: Any = {"headers": sent | token_header(url), "timeout": self.timeouts.operation}
         options |= {"redirect": False, "retries": False, "preload_content": False, "decode_content": False}
-        manager = self._manager(address)
-        with self.pacing.turn(url, limit) as said:
+        request = functools.partial(self._manager(address).request, "GET", address, **options)
+
+        def send_again() -> urllib3.BaseHTTPResponse:
             try:
-                answer = manager.request("GET", address, **options)
+                return request()
             except urllib3.exceptions.ProtocolError:  # a server may close a connection that waits: by a new one, then
                 self.closed.check()
-                answer = manager.request("GET", address, **options)
-            said.update(answer.headers)
-        return answer
+                return request()
+
+        return self.pacing.ask(url, limit, send_again)
 
     def _manager(self, url: str) -> urllib3.PoolManager:
         """Return the pools of the proxy that the environment names for an address."""
