@@ -204,6 +204,22 @@ def test_read_ahead_holds_no_more_than_it_may() -> None:
     assert most >= 50
 
 
+def test_a_thread_that_cannot_begin_is_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no more threads, that is the error: none of the others is left, and none hides it."""
+    start, n_left = threading.Thread.start, 1
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal n_left
+        if n_left == 0:
+            raise RuntimeError("can't start new thread")
+        n_left -= 1
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(read_ahead([lambda: pieces([1]), lambda: pieces([2])], n_ahead=2))
+
+
 def test_what_is_needed_first_is_fetched_first() -> None:
     """However long the first iterator takes to begin: until then nothing of the others takes a connection."""
     begun: list[int] = []
