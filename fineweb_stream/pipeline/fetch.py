@@ -67,6 +67,11 @@ class Link(NamedTuple):
     n_bytes: int
     bytes_per_second: float
 
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.n_bytes / max(self.bytes_per_second, 1)
+
 
 def measure_link(sources: Sequence[Source]) -> Link | None:
     """Measure the network by one request of each connection, spread over the first file; None where all is here."""
@@ -82,7 +87,7 @@ def measure_link(sources: Sequence[Source]) -> Link | None:
         network.result(future)
     share = text_share(remote[0]) if isinstance(remote[0], Parquet) else 1
     n_bytes = sum(int(s.input.size * (share if isinstance(s, Parquet) else 1)) for s in remote)
-    return Link(n_bytes, n * each / (time.monotonic() - begun))
+    return Link(n_bytes, n * each / (time.monotonic() - begun)) if n_bytes else None
 
 
 def _is_fetched(source: Source) -> bool:

@@ -102,7 +102,7 @@ class Job:
     def estimate(self) -> Estimate:
         """Say, and return, what a run would make and take; nothing is written."""
         from .fetch import measure_link
-        from .plan import finished, link_lines, with_link
+        from .plan import finished, link_line, with_link
 
         record = self._open_record(dry_run=True)
         sources = self._recorded_sources(record)
@@ -110,9 +110,9 @@ class Job:
             self._say_done(record, "already done: the same command has nothing to do; --overwrite makes all of it anew")
             return finished(record.state, sources, self.folder, self.plan, self.guard.budget_bytes)
         found, link = self._say_plan(record, sources, is_strict=not self.settings.skip_bad), measure_link(sources)
-        for line in link_lines(link):
-            log.info(line)
-        return with_link(found, link)
+        if link:
+            log.info(link_line(link))
+        return with_link(found, link) if link else found
 
     def check_disk(self, found: Estimate) -> None:
         """Raise `DiskError` where there is no room for what was estimated."""

@@ -329,12 +329,9 @@ def _known(sources: Sequence[Source], out: Path, plan: MemoryPlan, memory_bytes:
     return Estimate(out, input_bytes, files.free_bytes(out), memory_bytes, plan.engine, plan.n_workers)
 
 
-def with_link(found: Estimate, link: Link | None) -> Estimate:
+def with_link(found: Estimate, link: Link) -> Estimate:
     """Add what is to be fetched: the run takes that long, or as long as to encode if that is longer."""
-    if not link or not link.n_bytes:
-        return found
-    seconds = found.seconds and max(found.seconds, link.n_bytes / max(link.bytes_per_second, 1))
-    return replace(found, network_bytes=link.n_bytes, seconds=seconds)
+    return replace(found, network_bytes=link.n_bytes, seconds=found.seconds and max(found.seconds, link.seconds))
 
 
 def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sources: Sequence[Source]) -> list[str]:
@@ -369,14 +366,12 @@ def larger_ratio(sampled: Sampled, settings: Settings, val: int) -> float | None
     return ratio if ratio > 1.2 * settings.val_ratio else None
 
 
-def link_lines(link: Link | None) -> list[str]:
+def link_line(link: Link) -> str:
     """Say how long it takes to fetch what is not here: the run takes that, or the time to encode if that is longer."""
-    if not link or not link.n_bytes:
-        return []
-    return [
+    return (
         f"network: {format_size(link.n_bytes)} to fetch, at about {link.bytes_per_second / 1e6:,.0f} MB/s; time: about"
-        f" {format_duration(link.n_bytes / max(link.bytes_per_second, 1))}, meanwhile the rest is done"
-    ]
+        f" {format_duration(link.seconds)}, meanwhile the rest is done"
+    )
 
 
 def check_plan(sampled: Sampled, settings: Settings) -> None:
