@@ -79,16 +79,17 @@ def list_remote(name: str, network: Network, revision: str | None = None) -> lis
 
     Raises `InputError` when there is none or it may not be read, `RemoteError` when no server answers.
     """
-    name = _expand_short(name)
-    if not is_web(name) and not name.lower().startswith("hf://"):
-        return network.result(network.fetcher.submit(lambda: _list_fsspec(name)))
-    if not is_web(name):
+    name, fetcher = _expand_short(name), network.fetcher
+    if is_web(name):
+        if re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/"):
+            raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
+        patience = fetcher.web.first_contact(name)
+        return network.result(fetcher.submit(lambda: [_describe(name, patience)]), patience)
+    if name.lower().startswith("hf://"):
         _parse_hub(name)
-    elif re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/"):
-        raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
-    patience = network.fetcher.web.first_contact(name if is_web(name) else endpoint())
-    job = (lambda: [_describe(name, patience)]) if is_web(name) else lambda: _list_hub(name, revision, patience)
-    return network.result(network.fetcher.submit(job), patience)
+        patience = fetcher.web.first_contact(endpoint())
+        return network.result(fetcher.submit(lambda: _list_hub(name, revision, patience)), patience)
+    return network.result(fetcher.submit(lambda: _list_fsspec(name)))
 
 
 def check_remote(file: RemoteFile, network: Network) -> None:

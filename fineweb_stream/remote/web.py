@@ -42,14 +42,6 @@ MAX_DRAINED_BYTES = 65536
 """A redirect's answer is read if it is no longer: then the connection can be used again."""
 
 
-class _Place:
-    """Where a file's own address leads to, and its ETag there: one asks, and the others wait for that."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.found: tuple[str, str] | None = None
-
-
 class Web:
     """All servers as one run knows them: connections, limits, and where files are; `n_bytes` have come so far."""
 
@@ -57,7 +49,8 @@ class Web:
         self.closed, self.timeouts, self.pacing = closed, timeouts, Pacing(closed)
         self.n_bytes = 0
         self._lock = threading.Lock()
-        self._places: defaultdict[str, _Place] = defaultdict(_Place)
+        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by a file's own address
+        self._places: dict[str, tuple[str, str]] = {}  # where that leads to, and the file's ETag there
         self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
         self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
 
@@ -92,26 +85,27 @@ class Web:
         return patience.retry(attempt) if start < stop else b""
 
     def _open(self, stack: contextlib.ExitStack, address: str, first: int, stop: int, limit: float) -> Any:
-        """Ask for a range where the file is, and for where that is if nobody knows."""
+        """Ask for a range where the file is, and for where that is if nobody knows: one asks, the others wait."""
         with self._lock:
-            place = self._places[address]
+            asking = self._asking[address]
         headers = {"Range": f"bytes={first}-{stop - 1}"}
         while True:
-            with place.lock:
-                found = place.found
-                if not found:
+            with asking:
+                place = self._places.get(address)
+                if not place:
                     self.closed.check()
                     answer = stack.enter_context(self.send(address, limit, headers))
-                    place.found = answer.url or address, answer.headers.get(LINKED_ETAG, "")
+                    self._places[address] = answer.url or address, answer.headers.get(LINKED_ETAG, "")
                     return answer
-            url, linked_etag = found
+            url, linked_etag = place
             try:
                 return stack.enter_context(self.send(url, limit, headers, linked_etag))
             except Exception as error:
                 if url == address:
                     raise
-                with place.lock:
-                    place.found = None if place.found is found else place.found
+                with asking:
+                    if self._places.get(address) is place:
+                        del self._places[address]
                 if not (isinstance(error, Refused) and error.args[0].status in (401, 403, 404, 410)):
                     raise
 
