@@ -269,7 +269,7 @@ def _why_unknown(sources: Sequence[Source]) -> str:
     return "no sample of the text could be used"
 
 
-def tokenizer_lines(settings: Settings) -> list[str]:
+def _tokenizer_lines(settings: Settings) -> list[str]:
     """Say which tokenizer it is, and what its ids ask of the trainer; nothing of GPT-2."""
     tokenizer = settings.tokenizer
     if tokenizer is GPT2:
@@ -336,14 +336,14 @@ def with_link(found: Estimate, link: Link) -> Estimate:
 
 def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sources: Sequence[Source]) -> list[str]:
     """Say what will be made, the disk it takes and, where the workers are here, how long."""
+    lines = _tokenizer_lines(settings)
     if sampled is None:
-        return [*tokenizer_lines(settings), f"tokens: not known before the end ({_why_unknown(sources)})"]
+        return [*lines, f"tokens: not known before the end ({_why_unknown(sources)})"]
     layout = settings.file_layout
     train, val = sampled.splits(settings)
     time = "" if found.seconds is None else f"; time: about {format_duration(found.seconds)}"
     taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
-    lines = [
-        *tokenizer_lines(settings),
+    lines += [
         f"tokens: about {sampled.n_tokens:,} (±{sampled.spread:.1%}), {sampled.bytes_per_token:.2f} bytes each{taken};"
         f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * layout.id_bytes)}, {layout.val_name}"
         f" {format_size(val * layout.id_bytes)}",
