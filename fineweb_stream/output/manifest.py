@@ -137,6 +137,10 @@ class State:
         """Documents of both splits."""
         return self.train_documents + self.val_documents
 
+    def wants_more(self, max_tokens: int | None) -> bool:
+        """Tell whether there is more to do than what a run that ended, or only merges, has done."""
+        return not self.is_exhausted and (max_tokens or sys.maxsize) > self.train_tokens
+
     def shard_name(self, number: int, layout: Layout) -> str:
         """The final name of a complete shard."""
         is_rest = self.has_rest and number == len(self.shard_sha256) - 1
@@ -166,6 +170,11 @@ class Record:
     is_old: bool = False
 
     @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self.path.parent
+
+    @property
     def layout(self) -> Layout:
         """What the files look like."""
         return get_layout(self.settings["layout"], id_dtype(self.settings["n_ids"]).itemsize)
@@ -179,8 +188,13 @@ class Record:
     @property
     def shard_tokens(self) -> int:
         """How many tokens each shard but the last has; what is shuffled into one file is one shard."""
-        is_whole = self.settings["shuffle"] and self.layout.is_merged and not self.settings["keep_shards"]
+        is_whole = self.settings["shuffle"] and not self.keeps_shards
         return sys.maxsize if is_whole else int(self.settings["shard_tokens"])
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether the shards stay: beside `train.bin`, or because they are the result."""
+        return not self.layout.is_merged or bool(self.settings["keep_shards"])
 
     @property
     def rest_tokens(self) -> int:
@@ -243,7 +257,7 @@ class Record:
         for name, entry in [*state.old.items(), *state.outputs.items()]:
             if "bytes" in entry:
                 known.setdefault(name, []).append(entry)
-        is_gone = state.status == DONE and layout.is_merged and not self.settings["keep_shards"]
+        is_gone = state.status == DONE and not self.keeps_shards
         heads, train_tokens = state.shard_heads, state.train_tokens
         if self.written_layout.is_spool:
             heads, train_tokens = state.shuffle.get("shard_heads", []), state.shuffle.get("train_tokens", 0)
@@ -264,7 +278,7 @@ class Record:
             names += map(self.written_layout.shard_name, range(len(state.shard_sha256)))
         names += map(self.layout.shard_name, range(len(state.shuffle.get("shard_sha256", ()))))
         known = {files.part_path(self.path.with_name(name), self.run) for name in names}
-        for path in own_parts(self.path.parent, self.run):
+        for path in own_parts(self.folder, self.run):
             if path not in known:
                 files.remove(path)
 

@@ -16,39 +16,37 @@ from ..support.errors import DiskError
 from ..support.units import format_size
 from . import files
 from .changes import CHANGES_NAME
-from .layouts import Layout
-from .manifest import State
-from .options import OutputOptions
+from .manifest import Record, State
 from .own import looks_own
 from .shards import TRAIN_NAME, give_name, shard_path
 
 Check = Callable[[], None]
 
 
-def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, check: Check) -> None:
+def merge(record: Record, commit: Check, check: Check) -> None:
     """Concatenate the shards into the new `train.bin`, durably, if that is the layout; complete `state.outputs`.
 
     Takes up where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
 
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
-    layout = settings.file_layout
+    folder, state, layout = record.folder, record.state, record.layout
     if "bytes" in state.outputs[layout.val_name]:  # stopped while the names were given
-        if layout.is_merged and not settings.keep_shards:  # the power may have gone off before the last was deleted
+        if not record.keeps_shards:  # the power may have gone off before the last was deleted
             _remove(folder, range(state.base_shards, state.merged_shards))
         return
-    lengths = [settings.shard_tokens] * (len(state.shard_sha256) - 1)
+    lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         give_name(folder, state.shard_name(number, layout), state, layout, layout.shard_name(number))
-    _check_shards(folder, state, sizes, settings.keep_shards, layout)
+    _check_shards(record, sizes)
     n_tokens = {layout.val_name: state.val_tokens}
     if layout.is_merged:
         check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
-        sha256, head = _join(folder, state, sizes, settings.keep_shards, commit, check)
+        sha256, head = _join(record, sizes, commit, check)
         n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256, "head": head}
-    if settings.keep_shards:
+    if record.keeps_shards:
         for number, (sha256, head) in enumerate(zip(state.shard_sha256, state.shard_heads, strict=True)):
             name = state.shard_name(number, layout)
             n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256, "head": head}
@@ -57,13 +55,14 @@ def merge(folder: Path, state: State, settings: OutputOptions, commit: Check, ch
     commit()  # what a name is given to is on record first
 
 
-def give_names(folder: Path, state: State, layout: Layout) -> None:
+def give_names(record: Record) -> None:
     """Give the outputs, which are complete and on record, their final names where they have them not yet.
 
     Of the run before, what nothing has replaced is deleted.
 
     Raises `PrepareError` for one that is not as `state` says.
     """
+    folder, state, layout = record.folder, record.state, record.layout
     sizes = {name: output["bytes"] for name, output in state.outputs.items()}
     if state.changes_bytes:
         sizes[CHANGES_NAME] = state.changes_bytes
@@ -88,10 +87,9 @@ def check_file_size(path: Path, n_bytes: int) -> None:
         )
 
 
-def _join(
-    folder: Path, state: State, sizes: list[int], keep_shards: bool, commit: Check, check: Check
-) -> tuple[str, str]:
+def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tuple[str, str]:
     """Do as `merge` says with shards of these sizes (bytes); return SHA-256 and first bytes of all (hexadecimal)."""
+    folder, state, keep_shards = record.folder, record.state, record.keeps_shards
     target = folder / TRAIN_NAME
     if not keep_shards and not state.base_shards:
         _take_first(folder, state, commit)
@@ -134,12 +132,13 @@ def _remove(folder: Path, numbers: range) -> None:
         files.remove(shard_path(folder, number))
 
 
-def _check_shards(folder: Path, state: State, sizes: list[int], keep_shards: bool, layout: Layout) -> None:
+def _check_shards(record: Record, sizes: list[int]) -> None:
     """Raise `PrepareError` unless every shard that is left to merge is there and whole."""
+    folder, state = record.folder, record.state
     part = files.part_path(folder / TRAIN_NAME, state.run)
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
-        path = folder / state.shard_name(number, layout)
-        if number == 0 and not keep_shards and not path.exists() and part.exists():
+        path = folder / state.shard_name(number, record.layout)
+        if number == 0 and not record.keeps_shards and not path.exists() and part.exists():
             continue  # it is the beginning of train.bin already
         _check_size(path, sizes[number])
 

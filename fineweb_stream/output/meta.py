@@ -8,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from . import files
-from .manifest import State
+from .manifest import Record
 
 META_NAME = "meta.pkl"
 
@@ -43,14 +42,15 @@ def make_meta(tokenizer: Tokenizer) -> bytes:
     return pickle.dumps(meta, protocol=4)
 
 
-def add_meta(folder: Path, state: State, tokenizer: Tokenizer, commit: Callable[[], None]) -> None:
+def add_meta(record: Record, tokenizer: Tokenizer, commit: Callable[[], None]) -> None:
     """Write it under a temporary name and note it among the outputs, which get their final names together.
 
     Raises `DiskError`.
     """
+    state = record.state
     if tokenizer is GPT2 or META_NAME in state.outputs:
         return
-    with contextlib.closing(files.Part(folder / META_NAME, run=state.run)) as part:
+    with contextlib.closing(files.Part(record.folder / META_NAME, run=state.run)) as part:
         part.write(make_meta(tokenizer))
         part.sync()
         state.outputs[META_NAME] = {"sha256": part.sha256, "head": part.head, "tokens": 0, "bytes": part.n_bytes}

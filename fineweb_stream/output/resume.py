@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..support.errors import InputError, PrepareError
 from ..support.log import log
@@ -17,7 +17,6 @@ from . import files
 from .changes import CHANGES_NAME
 from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
 from .manifest import DONE, ENCODING, RECORD_NAME, Record, State, new_run, portable, read_record
-from .options import OutputOptions
 from .own import check_folder, check_inputs, has_work, is_output, looks_own, orphans
 from .shards import TRAIN_NAME, shard_path
 
@@ -27,13 +26,14 @@ MAX_DIFFERENCES = 5
 
 def open_record(
     folder: Path,
-    settings: OutputOptions,
+    settings: dict[str, Any],
     inputs: list[Input],
     names: list[str],
     *,
+    max_tokens: int | None,
     overwrite: bool,
     dry_run: bool = False,
-    place_hash: PlaceHash = lambda input, offset, n_bytes: "",
+    place_hash: PlaceHash,
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
 
@@ -46,7 +46,7 @@ def open_record(
     """
     fresh = Record(
         folder / RECORD_NAME,
-        settings.fixed(),
+        settings,
         portable(inputs),
         State(run=new_run()),
         [kept(name) for name in names],
@@ -57,7 +57,7 @@ def open_record(
         if record and not dry_run:
             record.settle()
         if record and not record.has_state and not overwrite:
-            _refuse_gone(folder, record)
+            _refuse_gone(record)
         check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
     except InputError as error:
         if not dry_run:
@@ -77,12 +77,12 @@ def open_record(
             fresh.settings |= {"text_column": columns, NAMES_BEFORE: ""}
     else:
         inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
-        refused, notes = compare(record, settings.fixed(), inputs, place_hash)
-        refusal = _refuse(folder, record, settings, refused)
+        refused, notes = compare(record, settings, inputs, place_hash)
+        refusal = _refuse(record, max_tokens, refused)
         if not refused:
-            refusal = refusal or _refuse_more(folder, record, settings, inputs)
+            refusal = refusal or _refuse_more(record, max_tokens, inputs)
         if not (refusal or (overwrite and record.state.status == DONE) or _makes_way(record, refused)):
-            _check_outputs(folder, record)
+            _check_outputs(record)
             if record.state.status == DONE and not dry_run:
                 record.state.parts = {}
                 record.clear_parts()
@@ -94,7 +94,7 @@ def open_record(
     elif refusal and not overwrite:
         raise refusal
     else:
-        clear(folder, record)
+        clear(record)
     return fresh
 
 
@@ -127,23 +127,17 @@ def recorded_inputs(
     return None
 
 
-def wants_more(record: Record, settings: OutputOptions) -> bool:
-    """Tell whether there is more to do than what a run that ended, or only merges, has done."""
-    state = record.state
-    return not state.is_exhausted and (settings.max_tokens or sys.maxsize) > state.train_tokens
-
-
-def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callable[[], None] = lambda: None) -> None:
+def reopen(record: Record, max_tokens: int | None, check: Callable[[], None]) -> None:
     """Make a finished run one to continue, if it may have more now: from the start of the block in which it ended.
 
     Its files stay as they are for who reads them; what will grow is copied first.
     """
-    if record.state.status != DONE or not wants_more(record, settings):
+    if record.state.status != DONE or not record.state.wants_more(max_tokens):
         return
     record.clear_parts()
-    before, layout = record.state, record.layout
+    before, folder, layout, shard_tokens = record.state, record.folder, record.layout, record.shard_tokens
     n_before = before.snapshot["train_tokens"]
-    n_complete = max(n_before - 1, 0) // settings.shard_tokens
+    n_complete = max(n_before - 1, 0) // shard_tokens
     state = record.state = replace(
         before,
         **before.snapshot | {"n_changes": dict(before.snapshot["n_changes"])},
@@ -151,7 +145,7 @@ def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callabl
         shard_sha256=before.shard_sha256[:n_complete],
         shard_heads=before.shard_heads[:n_complete],
         merged_shards=0,
-        base_shards=n_complete if layout.is_merged and not settings.keep_shards else 0,
+        base_shards=0 if record.keeps_shards else n_complete,
         parts={},
         snapshot={},
         has_rest=False,
@@ -159,14 +153,12 @@ def reopen(folder: Path, record: Record, settings: OutputOptions, check: Callabl
         old={name: entries[0] for name, entries in record.owned().items()},
     )
     shard = shard_path(folder, n_complete, layout)
-    n_shard = (n_before - n_complete * settings.shard_tokens) * layout.id_bytes
-    if state.base_shards or (layout.is_merged and not settings.keep_shards):
-        _copy(
-            state, folder / TRAIN_NAME, n_complete * settings.shard_tokens * layout.id_bytes, shard, 0, n_shard, check
-        )
+    n_shard = (n_before - n_complete * shard_tokens) * layout.id_bytes
+    if record.keeps_shards:
+        source, start = folder / before.shard_name(n_complete, layout), layout.header_bytes
     else:
-        source = folder / before.shard_name(n_complete, layout)
-        _copy(state, source, layout.header_bytes, shard, layout.header_bytes, n_shard, check)
+        source, start = folder / TRAIN_NAME, n_complete * shard_tokens * layout.id_bytes
+    _copy(state, source, start, shard, layout.header_bytes, n_shard, check)
     val = folder / layout.val_name
     _copy(state, val, layout.header_bytes, val, layout.header_bytes, state.val_tokens * layout.id_bytes, check)
     changes = folder / CHANGES_NAME
@@ -186,8 +178,9 @@ def _copy(
             state.parts[target.name] = [part.n_bytes, part.sha256]
 
 
-def clear(folder: Path, record: Record) -> None:
+def clear(record: Record) -> None:
     """Delete what the record names: outputs, shards, temporary files and, last, the record."""
+    folder = record.folder
     for name, entries in record.owned().items():
         if os.path.lexists(folder / name) and looks_own(folder / name, entries, record.layout):
             files.remove(folder / name)
@@ -255,37 +248,37 @@ def _is_demo(record: Record) -> bool:
     return record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
 
 
-def _refuse(folder: Path, record: Record, settings: OutputOptions, refused: list[str]) -> InputError | None:
+def _refuse(record: Record, max_tokens: int | None, refused: list[str]) -> InputError | None:
     n_tokens = record.state.train_tokens
     if _is_demo(record) and refused:
         return None
     if refused:
-        return _refusal(folder, record, refused)
-    if settings.max_tokens is not None and n_tokens > settings.max_tokens:
+        return _refusal(record, refused)
+    if max_tokens is not None and n_tokens > max_tokens:
         return InputError(
-            f"{folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {settings.max_tokens:,}",
+            f"{record.folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {max_tokens:,}",
             "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
         )
     return None
 
 
-def _refuse_more(folder: Path, record: Record, settings: OutputOptions, inputs: list[Input]) -> InputError | None:
+def _refuse_more(record: Record, max_tokens: int | None, inputs: list[Input]) -> InputError | None:
     """Refuse to add to what is shuffled, or about to be: each document may have its place anywhere."""
     if not record.settings["shuffle"] or record.state.status == ENCODING:
         return None
-    if not (wants_more(record, settings) or has_more(record, inputs)):
+    if not (record.state.wants_more(max_tokens) or has_more(record, inputs)):
         return None
     return InputError(
-        f"{folder / RECORD_NAME}: {record.state.train_tokens:,} tokens of train are shuffled there, and with more of"
+        f"{record.path}: {record.state.train_tokens:,} tokens of train are shuffled there, and with more of"
         " them the order of all would be another",
         "make them anew with --overwrite, or choose another folder with --out",
     )
 
 
-def _refuse_gone(folder: Path, record: Record) -> None:
+def _refuse_gone(record: Record) -> None:
     """Refuse to begin anew where a run has written something, and how far it came is known no more."""
-    if has_work(folder, record.run, record.written_layout):
-        has_names = any(map(is_output, os.listdir(folder)))  # nothing says any more whose they are
+    if has_work(record.folder, record.run, record.written_layout):
+        has_names = any(map(is_output, os.listdir(record.folder)))  # nothing says any more whose they are
         start_over = "move what is there away" if has_names else "start over with --overwrite"
         raise InputError(
             f"{record.path}: gone, while what its run has written is still there",
@@ -293,11 +286,11 @@ def _refuse_gone(folder: Path, record: Record) -> None:
         )
 
 
-def _check_outputs(folder: Path, record: Record) -> None:
+def _check_outputs(record: Record) -> None:
     if record.state.status != DONE:
         return
     for name, output in record.state.outputs.items():
-        path = folder / name
+        path = record.folder / name
         if not path.exists() or path.stat().st_size != output["bytes"]:
             raise InputError(
                 f"{path}: missing or not {output['bytes']:,} bytes long, as {RECORD_NAME} says it is",
@@ -305,10 +298,10 @@ def _check_outputs(folder: Path, record: Record) -> None:
             )
 
 
-def _refusal(folder: Path, record: Record, differences: list[str]) -> InputError:
+def _refusal(record: Record, differences: list[str]) -> InputError:
     what = "a finished result" if record.state.status == DONE else "an interrupted run"
     return InputError(
-        f"{folder / RECORD_NAME}: {what} of other inputs or settings is already there: {'; '.join(_few(differences))}",
+        f"{record.path}: {what} of other inputs or settings is already there: {'; '.join(_few(differences))}",
         "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
     )
 

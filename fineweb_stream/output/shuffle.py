@@ -31,9 +31,7 @@ from ..support.log import log
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from . import files
-from .layouts import Layout, spool_of
 from .manifest import MERGING, SHUFFLE, Record, State
-from .options import OutputOptions
 from .own import SPOOL_NAME, own_parts
 from .shards import ShardWriter
 from .splits import hash_numbers
@@ -134,15 +132,16 @@ class Source(Protocol):
 class Spool:
     """The documents of one split (0 is val, 1 train) as they were encoded."""
 
-    def __init__(self, folder: Path, state: State, settings: OutputOptions, layout: Layout, split: int) -> None:
+    def __init__(self, record: Record, split: int) -> None:
+        state, settings, layout = record.state, record.settings, record.written_layout
         self.n_tokens = state.train_tokens if split else state.val_tokens
         self.n_documents = state.train_documents if split else state.val_documents
         self.dtype = np.dtype(layout.dtype)
-        self._eot, self._eot_id = settings.eot, settings.tokenizer.eot_id
-        self._seed = int(hash_numbers(split, 1, settings.seed)[0])  # of keys: they must not follow from what is val
-        self._file_tokens = settings.shard_tokens if split else max(self.n_tokens, 1)
+        self._eot, self._eot_id = settings["eot"], settings["eot_id"]
+        self._seed = int(hash_numbers(split, 1, settings["seed"])[0])  # of keys: they must not follow from what is val
+        self._file_tokens = settings["shard_tokens"] if split else max(self.n_tokens, 1)
         names = map(layout.shard_name, range(len(state.shard_sha256))) if split else [layout.val_name]
-        self._paths = [files.part_path(folder / name, state.run) for name in names]
+        self._paths = [files.part_path(record.folder / name, state.run) for name in names]
 
     def iter_fragments(self) -> Iterator[Fragments]:
         """Yield the fragments of all documents in their order."""
@@ -226,9 +225,7 @@ def pack(fragments: Fragments) -> bytes:
     )
 
 
-def shuffle(
-    folder: Path, record: Record, settings: OutputOptions, limit_bytes: int, commit: Check, check: Check
-) -> None:
+def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, check: Check) -> None:
     """Write the documents of a spool, shuffled, as a run writes what it encodes; the state then says what is to merge.
 
     Takes up where the state says. About `limit_bytes` of documents are held at a time; `commit` records the state,
@@ -240,7 +237,7 @@ def shuffle(
     at = state.shuffle = state.shuffle or copy.deepcopy(SHUFFLE)
     record.clear_parts()
     written = State(run=state.run, old=state.old, **copy.deepcopy({name: at[name] for name in _WRITTEN}))
-    with ShardWriter(folder, record.shard_tokens, written, record.layout, settings.least_tokens) as writer:
+    with ShardWriter(record.folder, record.shard_tokens, written, record.layout, least_tokens) as writer:
 
         def save(n_bins: int) -> None:
             writer.sync()
@@ -248,16 +245,15 @@ def shuffle(
             commit()
             writer.give_names()
 
-        while at["split"] < 2:
-            spool = Spool(folder, state, settings, spool_of(record.layout), at["split"])
-            write = writer.write_train if at["split"] else writer.write_val
-            _shuffle_split(folder, state, spool, limit_bytes, write, save, commit, check)
-            if at["split"]:
-                break
-            at.update(split=1, n_buckets=0, parted_tokens=0, parted_eot=0, n_bins=0)
-            state.parts = _without_spool(state.parts)
-            commit()
-            spool.remove(spool.n_tokens)
+        for split in range(at["split"], 2):
+            spool = Spool(record, split)
+            write = writer.write_train if split else writer.write_val
+            _shuffle_split(record, spool, limit_bytes, write, save, commit, check)
+            if split == 0:
+                at.update(split=1, n_buckets=0, parted_tokens=0, parted_eot=0, n_bins=0)
+                state.parts = _without_spool(state.parts)
+                commit()
+                spool.remove(spool.n_tokens)
         writer.finish()
     for name in ("shard_sha256", "shard_heads", "has_rest", "outputs"):
         setattr(state, name, getattr(written, name))
@@ -266,10 +262,10 @@ def shuffle(
     commit()
 
 
-def clear_spool(folder: Path, run: str) -> None:
+def clear_spool(record: Record) -> None:
     """Delete what held the documents until they were shuffled."""
-    for path in own_parts(folder, run):
-        if _SPOOL.fullmatch(path.name.removesuffix(f".{run}.part")):
+    for path in own_parts(record.folder, record.run):
+        if _SPOOL.fullmatch(path.name.removesuffix(f".{record.run}.part")):
             files.remove(path)
 
 
@@ -279,8 +275,7 @@ def _without_spool(parts: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def _shuffle_split(
-    folder: Path,
-    state: State,
+    record: Record,
     spool: Spool,
     limit_bytes: int,
     write: Callable[[Ids], Any],
@@ -289,6 +284,7 @@ def _shuffle_split(
     check: Check,
 ) -> None:
     """Write one split's documents in the order of their keys, from where the state says."""
+    state = record.state
     at = state.shuffle
     cost = spool.n_tokens * spool.dtype.itemsize + spool.n_documents * FRAGMENT_BYTES
     if not at["n_buckets"]:
@@ -300,7 +296,7 @@ def _shuffle_split(
         ranges = [Range(*bins, cost)] if cost <= limit_bytes else _iter_ranges(spool, bins, limit_bytes, check)
         _write_ordered(spool, ranges, limit_bytes, write, save, check)
         return
-    paths = [folder / f"prepare.bucket_{number:04d}.bin" for number in range(n_buckets)]
+    paths = [record.folder / f"prepare.bucket_{number:04d}.bin" for number in range(n_buckets)]
     _part(paths, state, spool, commit, check)
     for number, path in enumerate(paths):
         start, stop = -(-number * N_BINS // n_buckets), -(-(number + 1) * N_BINS // n_buckets)

@@ -24,7 +24,7 @@ from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
 from ..output.compare import names_of
 from ..output.manifest import DONE, ENCODING, MERGING, Record
-from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen, wants_more
+from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen
 from ..remote.hub import may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel
@@ -106,7 +106,7 @@ class Job:
 
         record = self._open_record(dry_run=True)
         sources = self._recorded_sources(record)
-        if record.state.status == DONE and not wants_more(record, self.settings):
+        if record.state.status == DONE and not record.state.wants_more(self.settings.max_tokens):
             self._say_done(record, "already done: the same command has nothing to do; --overwrite makes all of it anew")
             return finished(record.state, sources, self.folder, self.plan, self.guard.budget_bytes)
         found, link = self._say_plan(record, sources, is_strict=not self.settings.skip_bad), measure_link(sources)
@@ -132,9 +132,9 @@ class Job:
         """
         record = self._open_record()
         sources = self._recorded_sources(record, is_kept=True)
-        if record.state.status == MERGING and wants_more(record, self.settings):
+        if record.state.status == MERGING and record.state.wants_more(self.settings.max_tokens):
             self._run(record, sources, quiet).work()  # it has only to merge
-        reopen(self.folder, record, self.settings, self.cancel.check)
+        reopen(record, self.settings.max_tokens, self.cancel.check)
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
         else:
@@ -149,10 +149,15 @@ class Job:
         return Run(self, sources, record, quiet)
 
     def _open_record(self, dry_run: bool = False) -> Record:
-        names = [*self.request.val_names, *self.request.names]
-        overwrite = self.request.overwrite
         return open_record(
-            self.folder, self.settings, self.inputs, names, overwrite=overwrite, dry_run=dry_run, place_hash=place_hash
+            self.folder,
+            self.settings.fixed(),
+            self.inputs,
+            [*self.request.val_names, *self.request.names],
+            max_tokens=self.settings.max_tokens,
+            overwrite=self.request.overwrite,
+            dry_run=dry_run,
+            place_hash=place_hash,
         )
 
     def _sources(self, text_column: str) -> list[Source]:
@@ -167,7 +172,7 @@ class Job:
         Raises `InputError` for a file ahead that has none of them; with `is_kept` that is kept on record.
         """
         sources = self._sources(names_of(record))
-        is_done = record.state.status != ENCODING and not wants_more(record, self.settings)
+        is_done = record.state.status != ENCODING and not record.state.wants_more(self.settings.max_tokens)
         error = None if is_done else find_without_text(sources[record.state.input :], self.cancel)
         if error:
             if is_kept:

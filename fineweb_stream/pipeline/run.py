@@ -261,21 +261,21 @@ class Run:
 
         forget_encoders()
         limit_bytes = plan_shuffle(self._guard)
-        shuffle(self._folder, self._record, self._settings, limit_bytes, commit=self._write_record, check=check)
+        shuffle(self._record, self._settings.least_tokens, limit_bytes, commit=self._write_record, check=check)
 
     def _merge(self) -> None:
         state = self._state
         if self._settings.shuffle:
-            clear_spool(self._folder, state.run)
-        merge(self._folder, state, self._settings, commit=self._write_record, check=self._cancel.check)
-        add_meta(self._folder, state, self._settings.tokenizer, self._write_record)
+            clear_spool(self._record)
+        merge(self._record, commit=self._write_record, check=self._cancel.check)
+        add_meta(self._record, self._settings.tokenizer, self._write_record)
         self._cancel.check()
-        give_names(self._folder, state, self._record.layout)
+        give_names(self._record)
         state.status = DONE
         self._write_record()
 
     def _saved(self) -> str:
         if (not self._n_saved or self._is_worthless) and not self._state.old:
-            clear(self._folder, self._record)  # nothing is lost: nothing was there
+            clear(self._record)  # nothing is lost: nothing was there
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"
