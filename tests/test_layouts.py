@@ -20,6 +20,7 @@ from fineweb_stream import cli, open_tokens, prepare
 from fineweb_stream.output import layouts, manifest
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
 from fineweb_stream.pipeline.plan import Sampled, disk_needed
@@ -415,7 +416,7 @@ def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypa
 def test_disk_that_is_needed(n_tokens: int, layout: str, tmp_path: Path) -> None:
     """The plan asks for what the files will take, headers included, and not for a copy of the shards."""
     sampled = Sampled(n_tokens, 4.0, 0.0, 1.0, True)
-    needed = disk_needed(sampled, Settings(shard_tokens=1000, layout=layout), manifest.State())
+    needed = disk_needed(sampled, Settings(shard_tokens=1000, layout=layout), State())
     n_files = -(-n_tokens // 1000) + 1
     taken = 2 * n_tokens + n_files * LAYOUTS[layout].header_bytes
     assert taken <= needed <= taken + LAYOUTS[layout].header_bytes

@@ -215,7 +215,7 @@ def test_importing_is_cheap() -> None:
 
 def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
     """Without a terminal, progress is whole lines with percent, tokens, rates, shard and memory."""
-    from fineweb_stream.output.manifest import State
+    from fineweb_stream.output.state import State
     from fineweb_stream.pipeline import progress
     from fineweb_stream.remote.network import Fetcher
 
@@ -237,7 +237,7 @@ def test_progress_says_what_a_network_brings(capsys) -> None:
     """A rate over a second at least, however often a line is printed; and what the run waits for."""
     from types import SimpleNamespace
 
-    from fineweb_stream.output.manifest import State
+    from fineweb_stream.output.state import State
     from fineweb_stream.pipeline import progress
 
     fetcher = SimpleNamespace(n_bytes=0)

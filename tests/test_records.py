@@ -23,8 +23,9 @@ import pytest
 from fineweb_stream import prepare
 from fineweb_stream.inputs.jsonl import read_lines
 from fineweb_stream.output import manifest
-from fineweb_stream.output.manifest import Record, State, read_record
+from fineweb_stream.output.manifest import Record, read_record
 from fineweb_stream.output.resume import recorded_inputs
+from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
 from fineweb_stream.pipeline.settings import Settings

@@ -14,8 +14,9 @@ import tiktoken
 
 from fineweb_stream import cli, prepare
 from fineweb_stream.inputs import standard_input
-from fineweb_stream.output.manifest import Record, State, read_record
+from fineweb_stream.output.manifest import Record, read_record
 from fineweb_stream.output.resume import recorded_inputs
+from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.support.errors import InputError

@@ -9,7 +9,7 @@ from types import TracebackType
 from ..support.log import log
 from ..support.model import Changes, Input
 from . import files
-from .manifest import State
+from .state import State
 
 CHANGES_NAME = "prepare.changes.jsonl"
 _MAX_PRINTED = 10

@@ -12,7 +12,8 @@ from typing import Any
 from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
 from ..support.model import Input, join_names
 from ..support.units import counted
-from .manifest import ENCODING, Record, portable
+from .manifest import Record, portable
+from .state import ENCODING
 
 NAMES_BEFORE = "text_column_before"
 """The setting that says which names of columns counted before others did, and up to where."""

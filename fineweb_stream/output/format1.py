@@ -11,8 +11,9 @@ from typing import Any
 
 from ..support.errors import PrepareError
 from .changes import CHANGES_NAME
-from .manifest import DONE, ENCODING, Record, State, _checksum, check_manifest, check_state
+from .manifest import Record, check_manifest, check_sum
 from .shards import TRAIN_NAME
+from .state import DONE, ENCODING, State, check_state
 
 _SKIPPED = ("train_tokens", "val_tokens", "train_documents", "val_documents", "text_bytes", "input_bytes")
 _COUNTERS = (
@@ -23,17 +24,16 @@ _COUNTERS = (
 
 def read_format1(path: Path, content: dict[str, Any]) -> Record:
     """Return the record; `ValueError`, `TypeError` or `KeyError` for a damaged one."""
-    if content.pop("checksum") != _checksum(content):
-        raise ValueError("its checksum is not that of its content")
+    check_sum(content)
     content["inputs"] = [
         {"fingerprint" if name == "modified" else name: value for name, value in input.items()}
         for input in content["inputs"]
     ]
     inputs, settings, names, about = check_manifest(content)
-    record = Record(path, settings, inputs, State(), names, about, is_old=True)
+    record = Record(path, settings, inputs, State(), names, about, has_state=True)
     old = dict(content["state"])
     old["shard_heads"] = [""] * len(old["shard_sha256"])
-    state = record.state = check_state(old, record)
+    state = record.state = check_state(old, "", len(inputs), settings["shard_tokens"])
     skipped = [old.get(name, 0) for name in _COUNTERS]
     if not all(type(n) is int and n >= 0 for n in skipped):
         raise TypeError("skip counters")

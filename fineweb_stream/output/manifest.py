@@ -19,7 +19,7 @@ import re
 import secrets
 import sys
 import zlib
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +30,15 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import id_dtype
 from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
-from .own import Owned, is_output, is_temporary, own_parts
+from .own import Owned, own_parts
+from .state import DONE, ENCODING, SHUFFLING, State, check, check_state, is_count, same_types
 
 RECORD_NAME, MANIFEST_NAME = "prepare.json", "prepare.manifest.json"
 FORMAT = 2
 """Goes up when an older program could not continue a run that this one began."""
 
-ENCODING, SHUFFLING, MERGING, DONE = "encoding", "shuffling", "merging", "done"
-
 MAX_BYTES = 256 << 20
 """No record is larger: it has 300 bytes for an input, and 150 for a shard."""
-
-POSITION = (
-    *("input", "offset", "n_records", "input_read", "val_end", "train_tokens", "val_tokens"),
-    *("train_documents", "val_documents", "has_text", "n_eot_in_text", "text_bytes", "input_bytes"),
-    *("n_changes", "changes_bytes"),
-)
-"""What of a state says how far the inputs were read, and what came of it."""
-
-SHUFFLE: dict[str, Any] = {
-    **{"split": 0, "n_buckets": 0, "parted_tokens": 0, "parted_eot": 0, "n_bins": 0},
-    **{"train_tokens": 0, "val_tokens": 0, "shard_sha256": [], "shard_heads": [], "parts": {}},
-}
-"""What a state says while documents are shuffled, where that begins.
-
-Of `split` (0 is val, 1 train) the first `parted_tokens`, with `parted_eot` end-of-text ids, are in `n_buckets` files
-(with 1 of them all stay where they are), and the documents of the first `n_bins` ranges of keys are written. What is
-written by then is said as a `State` says it of a run that encodes.
-"""
 
 _ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str, "tokenizer": dict}
 
@@ -77,86 +58,11 @@ _FIRST_SETTINGS: dict[str, Any] = {
 
 
 @dataclass
-class State:
-    """Where a run stands: what is next to read, and what is durably written.
-
-    `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
-    rows or documents of that input came before; `input_read` bytes of it were read. `val_end` is the byte where the
-    validation split of a stream of plain text ends (0 elsewhere). `place` is the length and SHA-256 of what stands
-    right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete; `shard_heads` are
-    their first bytes; with `has_rest` the last is too short for the layout's reader, and called the rest. `parts` has
-    the length and hash of what is written under a temporary name.
-    `snapshot` is the position from which a run that `--max-tokens` ended goes on: the start of the block it ended in.
-    `shuffle` says how far the documents are shuffled: SHUFFLE. Until they are, the shards are those of the spool.
-    `old` are the files of a finished run that goes on, which stay until new ones replace them; of its `train.bin` the
-    first `base_shards` shards are part of the new one. Each SHA-256 is that of the ids alone; without a header, as
-    nanoGPT's files are, that is the file's.
-    """
-
-    status: str = ENCODING
-    input: int = 0
-    offset: int = 0
-    n_records: int = 0
-    input_read: int = 0
-    val_end: int = 0
-    train_tokens: int = 0
-    val_tokens: int = 0
-    train_documents: int = 0
-    val_documents: int = 0
-    is_exhausted: bool = False
-    has_text: bool = False
-    n_eot_in_text: int = 0
-    text_bytes: int = 0
-    input_bytes: int = 0
-    seconds: float = 0.0
-    n_changes: dict[str, int] = field(default_factory=dict)
-    changes_bytes: int = 0
-    changes_head: str = ""
-    shard_sha256: list[str] = field(default_factory=list)
-    shard_heads: list[str] = field(default_factory=list)
-    has_rest: bool = False
-    merged_shards: int = 0
-    base_shards: int = 0
-    parts: dict[str, list[Any]] = field(default_factory=dict)
-    place: list[Any] = field(default_factory=list)
-    snapshot: dict[str, Any] = field(default_factory=dict)
-    shuffle: dict[str, Any] = field(default_factory=dict)
-    old: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
-    timeline: list[list[float]] = field(default_factory=list)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    run: str = ""
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of both splits."""
-        return self.train_tokens + self.val_tokens
-
-    @property
-    def n_documents(self) -> int:
-        """Documents of both splits."""
-        return self.train_documents + self.val_documents
-
-    def wants_more(self, max_tokens: int | None) -> bool:
-        """Tell whether there is more to do than what a run that ended, or only merges, has done."""
-        return not self.is_exhausted and (max_tokens or sys.maxsize) > self.train_tokens
-
-    def shard_name(self, number: int, layout: Layout) -> str:
-        """The final name of a complete shard."""
-        is_rest = self.has_rest and number == len(self.shard_sha256) - 1
-        return layout.rest_name if is_rest else layout.shard_name(number)
-
-    def position(self) -> dict[str, Any]:
-        """Return a copy of the values of POSITION."""
-        return {name: getattr(self, name) for name in POSITION} | {"n_changes": dict(self.n_changes)}
-
-
-@dataclass
 class Record:
     """The record in a folder: what the run was told, what it reads, and its state.
 
     `on_disk` is the SHA-256 of the manifest's own file, "" where there is none to go on with; `has_state` says that the
-    state was found, and is not only that of a beginning; `is_old` that the version before wrote the record.
+    state was found, and is not only that of a beginning.
     """
 
     path: Path
@@ -167,7 +73,6 @@ class Record:
     about: dict[str, Any] = field(default_factory=dict)
     on_disk: str = ""
     has_state: bool = False
-    is_old: bool = False
 
     @property
     def folder(self) -> Path:
@@ -352,25 +257,23 @@ def _left_aside(begun: Record) -> Record:
 def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
     """Return the record that a file and the manifest beside it hold; `ValueError` and its like for a damaged one."""
     content = _parse(data)
-    if is_old := content["format"] == 1:
+    if content["format"] == 1:
         from .format1 import read_format1  # no other run needs it
 
-        record = read_format1(path, content)
-    elif content["format"] != FORMAT:
+        return read_format1(path, content)
+    if content["format"] != FORMAT:
         raise other_version(path, content["format"])
-    elif is_done := "settings" in content:
+    if is_done := "settings" in content:
         record = _record_of(path, content)
     else:
         text = data.decode("utf-8", "surrogateescape").partition('"state": ')[2][:-2]
         if zlib.crc32(text.encode("utf-8", "surrogateescape")) != content["checksum"]:
-            raise ValueError("its checksum is not that of its content")
+            raise ValueError(_WRONG_CHECKSUM)
         if begun is None or begun.on_disk not in content["manifest"]:
             raise ValueError(f"its {MANIFEST_NAME} is {'gone' if begun is None else 'of another run'}")
         record = replace(begun)
-    if not is_old:
-        record.state = check_state(content["state"], record)
-        if is_done != (record.state.status == DONE):
-            raise ValueError("status")
+    record.state = check_state(content["state"], record.run, len(record.inputs), record.settings["shard_tokens"])
+    check(is_done == (record.state.status == DONE), "status")
     record.has_state = True
     return record
 
@@ -391,11 +294,9 @@ def _read_manifest(path: Path) -> Record | None:
 
 def _record_of(path: Path, content: dict[str, Any]) -> Record:
     """Return the record that a manifest tells of, its state still that of the beginning."""
-    if content.pop("checksum") != _checksum(content):
-        raise ValueError("its checksum is not that of its content")
+    check_sum(content)
     run = content["run"]
-    if not re.fullmatch(r"[0-9a-f]{12}|", run):
-        raise ValueError("run")
+    check(re.fullmatch(r"[0-9a-f]{12}|", run) is not None, "run")
     inputs, settings, names, about = check_manifest(content)
     return Record(path, settings, inputs, State(run=run), names, about)
 
@@ -417,6 +318,7 @@ def _read(path: Path) -> bytes | None:
 
 
 _AWAY = "move it and the outputs away, or choose another folder with --out"
+_WRONG_CHECKSUM = "its checksum is not that of its content"
 _CONTINUES = "it is left alone: move it away, and the same command continues"
 
 
@@ -450,18 +352,14 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     inputs = [Input(**input) for input in content["inputs"]]
     fresh = Input("", "", 0, "")
     for input in inputs:
-        _same_types(vars(input), vars(fresh))
+        same_types(vars(input), vars(fresh))
     settings = {**_FIRST_SETTINGS, **content["settings"]}
-    if settings["layout"] not in LAYOUTS:
-        raise ValueError(f"layout {settings['layout']!r}")
-    if type(settings["shard_tokens"]) is not int or not 0 < settings["shard_tokens"] < 1 << 60:
-        raise ValueError("shard_tokens")
-    if type(settings["n_ids"]) is not int or not 0 < settings["n_ids"] < 1 << 32:
-        raise ValueError("n_ids")
+    check(settings["layout"] in LAYOUTS, f"layout {settings['layout']!r}")
+    check(is_count(settings["shard_tokens"], 1, 1 << 60), "shard_tokens")
+    check(is_count(settings["n_ids"], 1, 1 << 32), "n_ids")
     if not isinstance(settings["tokenizer"], str) or type(settings["eot_id"]) not in (int, type(None)):
         raise TypeError("tokenizer")
-    if type(settings["val_files"]) is not int or not 0 <= settings["val_files"] <= len(inputs):
-        raise ValueError("val_files")
+    check(is_count(settings["val_files"], 0, len(inputs) + 1), "val_files")
     if not all(isinstance(value, str | int | float | None) for value in settings.values()):
         raise TypeError("settings")
     names = content["names"]
@@ -471,74 +369,9 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     return inputs, settings, names, about
 
 
-def check_state(content: dict[str, Any], record: Record) -> State:
-    """Return the state that a record holds; `TypeError` or `ValueError` for one that no run has written."""
-    known = {f.name for f in fields(State)}
-    state = State(**{name: value for name, value in content.items() if name in known})
-    fresh = vars(State())
-    _same_types(vars(state), fresh)
-    _same_types(state.snapshot, {name: fresh[name] for name in POSITION})
-    if state.snapshot and set(state.snapshot) != set(POSITION):
-        raise ValueError("snapshot")
-    for changes in (state.n_changes, state.snapshot.get("n_changes", {})):
-        _check(all(type(n) is int and n >= 0 and kind.isprintable() for kind, n in changes.items()), "n_changes")
-    _check(state.status in (ENCODING, SHUFFLING, MERGING, DONE), "status")
-    _check(not state.shuffle or set(state.shuffle) == set(SHUFFLE), "shuffle")
-    _same_types(state.shuffle, SHUFFLE)
-    shuffled = SHUFFLE | state.shuffle
-    _check(shuffled["split"] <= 1 and shuffled["n_buckets"] <= 1 << 16 and shuffled["n_bins"] <= 1 << 32, "shuffle")
-    _check(state.run == record.run, "run")
-    _check(state.input <= len(record.inputs), "input")
-    for shards in (vars(state), shuffled):
-        _check(all(map(_is_hash, shards["shard_sha256"])), "shard_sha256")
-        _check(len(shards["shard_heads"]) == len(shards["shard_sha256"]), "shard_heads")
-        _check(all(map(_is_head, [*shards["shard_heads"], state.changes_head])), "heads")
-    n_shards, shard_tokens = len(state.shard_sha256), record.settings["shard_tokens"]
-    _check((n_shards - 1) * shard_tokens < max(state.train_tokens, 1), "train_tokens")
-    _check(state.merged_shards <= n_shards or state.merged_shards <= 1, "merged_shards")
-    _check(state.base_shards <= n_shards + 1, "base_shards")
-    places = [*state.parts.items(), *shuffled["parts"].items(), *([("val.bin", state.place)] if state.place else [])]
-    for name, part in places:
-        _check(is_temporary(name) and len(part) == 2 and _is_count(part[0]) and _is_hash(part[1] or "0" * 64), "parts")
-    for name, output in [*state.outputs.items(), *state.old.items()]:
-        _check(is_output(name) and isinstance(output, dict), "outputs")
-        _check(all(_is_count(output.get(key, 0)) for key in ("bytes", "tokens")), "outputs")
-        _check(_is_hash(output.get("sha256", "0" * 64)) and _is_head(output.get("head", "")), "outputs")
-        _check(state.status != DONE or {"bytes", "tokens", "sha256"} <= set(output) or name in state.old, "outputs")
-    _check(all(len(sample) == 3 and all(map(_is_number, sample)) for sample in state.timeline), "timeline")
-    _check(_is_number(state.memory.get("peak_bytes", 0)), "memory")
-    _check(isinstance(state.memory.get("steps", []), list), "memory")
-    return state
-
-
-def _check(is_right: bool, name: str) -> None:
-    if not is_right:
-        raise ValueError(name)
-
-
-def _same_types(values: dict[str, Any], examples: dict[str, Any]) -> None:
-    """Raise `TypeError` or `ValueError` unless each value has its example's type, and numbers are no less than 0."""
-    for name, value in values.items():
-        if type(value) is not type(examples[name]):
-            raise TypeError(name)
-        if isinstance(value, int | float) and not 0 <= value < 1 << 63:
-            raise ValueError(name)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < 1 << 63
-
-
-def _is_hash(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
-
-
-def _is_head(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(f"([0-9a-f]{{2}}){{0,{files.HEAD_BYTES}}}", value) is not None
+def check_sum(content: dict[str, Any]) -> None:
+    """Take the checksum out of a record's content; `ValueError` where it is not right."""
+    check(content.pop("checksum") == _checksum(content), _WRONG_CHECKSUM)
 
 
 def _checksum(content: dict[str, Any]) -> int:

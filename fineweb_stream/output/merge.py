@@ -16,9 +16,10 @@ from ..support.errors import DiskError
 from ..support.units import format_size
 from . import files
 from .changes import CHANGES_NAME
-from .manifest import Record, State
+from .manifest import Record
 from .own import looks_own
 from .shards import TRAIN_NAME, give_name, shard_path
+from .state import State
 
 Check = Callable[[], None]
 

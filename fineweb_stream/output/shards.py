@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..support.errors import InputError
 from . import files
 from .layouts import NANOGPT, Layout
-from .manifest import State
 from .own import check_own
+from .state import State
 
 if TYPE_CHECKING:
     from ..tokenizer.ids import Ids

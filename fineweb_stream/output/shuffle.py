@@ -31,10 +31,11 @@ from ..support.log import log
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from . import files
-from .manifest import MERGING, SHUFFLE, Record, State
+from .manifest import Record
 from .own import SPOOL_NAME, own_parts
 from .shards import ShardWriter
 from .splits import hash_numbers
+from .state import MERGING, SHUFFLE, State
 
 Keys = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]

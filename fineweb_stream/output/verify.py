@@ -11,9 +11,10 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..tokenizer.tokenizer import id_dtype
 from . import files
-from .manifest import DONE, RECORD_NAME, read_record
+from .manifest import RECORD_NAME, read_record
 from .meta import META_NAME
 from .shards import TRAIN_NAME
+from .state import DONE
 
 
 def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:

@@ -11,7 +11,7 @@ from ..inputs.blocks import Source
 from ..inputs.storage import check_unchanged
 from ..output import files
 from ..output.changes import locate
-from ..output.manifest import State
+from ..output.state import State
 from ..support.cancel import Cancel
 from ..support.errors import (
     Cancelled,

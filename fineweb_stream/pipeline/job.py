@@ -23,8 +23,9 @@ from ..inputs.sources import check_documents, check_first, find_without_text, ma
 from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
 from ..output.compare import names_of
-from ..output.manifest import DONE, ENCODING, MERGING, Record
+from ..output.manifest import Record
 from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen
+from ..output.state import DONE, ENCODING, MERGING
 from ..remote.hub import may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel

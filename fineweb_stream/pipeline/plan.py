@@ -18,9 +18,9 @@ from ..inputs.storage import unpacked_bytes
 from ..output import files
 from ..output.changes import locate
 from ..output.layouts import NANOGPT, UINT32_CHANGE
-from ..output.manifest import DONE, MERGING, State
 from ..output.merge import check_file_size
 from ..output.shards import TRAIN_NAME
+from ..output.state import DONE, MERGING, State
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError
 from ..support.log import log

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from ..memory import guard
-from ..output.manifest import State
+from ..output.state import State
 from ..remote.network import Fetcher
 from ..support.units import format_duration
 

@@ -10,9 +10,10 @@ from ..inputs.blocks import Source
 from ..inputs.standard_input import is_whole_head, stdin_head
 from ..output.changes import CHANGES_NAME
 from ..output.layouts import EOT_PLACES
-from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record, State
+from ..output.manifest import Record
 from ..output.meta import META_NAME
 from ..output.shards import TRAIN_NAME
+from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.errors import InputError
 from ..support.model import Input
 from ..support.units import counted, format_size

@@ -16,13 +16,14 @@ import numpy as np
 from ..inputs.blocks import TEXT_COST, Block, Source
 from ..inputs.storage import place_hash
 from ..output.changes import ChangeLog
-from ..output.manifest import DONE, ENCODING, MERGING, SHUFFLING, Record
+from ..output.manifest import Record
 from ..output.merge import give_names, merge
 from ..output.meta import add_meta
 from ..output.resume import clear
 from ..output.shards import ShardWriter
 from ..output.shuffle import clear_spool, shuffle
 from ..output.splits import Split, place_eot, split_documents, split_text, split_whole
+from ..output.state import DONE, ENCODING, MERGING, SHUFFLING
 from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..memory.guard import MB, MemoryGuard, Step, release_memory, used_bytes
-from ..output.manifest import State
+from ..output.state import State
 from ..support.errors import MemoryLimitError
 from ..support.log import log
 from .schedule import BLOCKS_PER_WORKER
