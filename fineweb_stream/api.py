@@ -19,7 +19,7 @@ from .output import files
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
 from .output.manifest import Record
-from .output.meta import META_NAME
+from .output.own import META_NAME
 from .pipeline.fits import check_neighbours
 from .pipeline.job import Job, Request, planned
 from .pipeline.schedule import Workers

@@ -13,8 +13,8 @@ import pytest
 
 from fineweb_stream import prepare
 from fineweb_stream.output import files
-from fineweb_stream.output.changes import CHANGES_NAME
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.own import CHANGES_NAME
 from fineweb_stream.output.verify import verify
 from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 

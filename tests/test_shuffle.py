@@ -20,8 +20,8 @@ import pytest
 from fineweb_stream import cli, open_documents, prepare
 from fineweb_stream.output import files, shuffle
 from fineweb_stream.output.layouts import LAYOUTS
-from fineweb_stream.output.lock import LOCK_NAME
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.own import LOCK_NAME
 from fineweb_stream.output.splits import hash_numbers
 from fineweb_stream.output.state import SHUFFLING
 from fineweb_stream.output.verify import verify

@@ -9,9 +9,9 @@ from types import TracebackType
 from ..support.log import log
 from ..support.model import Changes, Input
 from . import files
+from .own import CHANGES_NAME
 from .state import State
 
-CHANGES_NAME = "prepare.changes.jsonl"
 _MAX_PRINTED = 10
 _WRITE_BYTES = 1 << 20
 

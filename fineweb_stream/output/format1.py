@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..support.errors import PrepareError
-from .changes import CHANGES_NAME
 from .manifest import Record, check_manifest, check_sum
-from .shards import TRAIN_NAME
+from .own import CHANGES_NAME, TRAIN_NAME
 from .state import DONE, ENCODING, State, check_state
 
 _SKIPPED = ("train_tokens", "val_tokens", "train_documents", "val_documents", "text_bytes", "input_bytes")

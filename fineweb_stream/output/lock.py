@@ -17,8 +17,7 @@ from typing import Any
 from ..support.errors import DiskError, InputError
 from ..support.log import log
 from . import files
-
-LOCK_NAME = "prepare.lock"
+from .own import LOCK_NAME
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 _MAX_BYTES = 4096

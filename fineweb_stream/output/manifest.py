@@ -30,10 +30,9 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import id_dtype
 from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
-from .own import Owned, own_parts
+from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, Owned, own_parts
 from .state import DONE, ENCODING, SHUFFLING, State, check, check_state, is_count, same_types
 
-RECORD_NAME, MANIFEST_NAME = "prepare.json", "prepare.manifest.json"
 FORMAT = 2
 """Goes up when an older program could not continue a run that this one began."""
 
@@ -172,7 +171,7 @@ class Record:
             known.setdefault(state.shard_name(number, layout), []).append(entry)
         if state.status != ENCODING and state.changes_bytes:
             entry = {"bytes": state.changes_bytes, "head": state.changes_head}
-            known.setdefault("prepare.changes.jsonl", []).append(entry)
+            known.setdefault(CHANGES_NAME, []).append(entry)
         return known
 
     def clear_parts(self) -> None:

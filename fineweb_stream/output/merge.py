@@ -15,10 +15,9 @@ from ..memory.guard import max_file_bytes
 from ..support.errors import DiskError
 from ..support.units import format_size
 from . import files
-from .changes import CHANGES_NAME
 from .manifest import Record
-from .own import looks_own
-from .shards import TRAIN_NAME, give_name, shard_path
+from .own import CHANGES_NAME, TRAIN_NAME, looks_own
+from .shards import give_name, shard_path
 from .state import State
 
 Check = Callable[[], None]

@@ -13,8 +13,7 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from . import files
 from .manifest import Record
-
-META_NAME = "meta.pkl"
+from .own import META_NAME
 
 
 def make_meta(tokenizer: Tokenizer) -> bytes:

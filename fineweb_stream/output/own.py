@@ -23,10 +23,11 @@ SPOOL_NAME = r"prepare\.(?:spool|(?:spool|bucket)_(?:\d{4}|[1-9]\d{4,8}))\.bin"
 RECORD_START = b'{\n "format": 2,'
 """How a manifest begins."""
 
-_NAMES = ("train.bin", "prepare.changes.jsonl", "meta.pkl")
+_NAMES = TRAIN_NAME, CHANGES_NAME, META_NAME = "train.bin", "prepare.changes.jsonl", "meta.pkl"
 """What a run makes beside the files of its layout."""
 
-RECORD_NAMES = ("prepare.json", "prepare.manifest.json", "prepare.lock", "prepare.log")
+RECORD_NAME, MANIFEST_NAME, LOCK_NAME, LOG_NAME = "prepare.json", "prepare.manifest.json", "prepare.lock", "prepare.log"
+RECORD_NAMES = (RECORD_NAME, MANIFEST_NAME, LOCK_NAME, LOG_NAME)
 
 Owned = Mapping[str, Sequence[Mapping[str, Any]]]
 """Names -> what may stand there: `bytes`, `head` (hexadecimal; "" where it is not known) and `tokens`."""
@@ -111,7 +112,7 @@ def orphans(folder: Path) -> Iterator[Path]:
     """Yield what is left of a record where the power went off, or the run was killed, while it wrote its first."""
     for name in sorted(os.listdir(folder)):
         path = folder / name
-        if re.fullmatch(r"prepare\.manifest\.json\.[0-9a-f]{12}\.part", name) and not files.kind_of(path):
+        if re.fullmatch(re.escape(MANIFEST_NAME) + r"\.[0-9a-f]{12}\.part", name) and not files.kind_of(path):
             start = b"".join(files.read_pieces(path, 0, len(RECORD_START)))
             if RECORD_START.startswith(start.rstrip(b"\0")):
                 yield path

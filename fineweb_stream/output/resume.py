@@ -14,11 +14,20 @@ from ..support.log import log
 from ..support.model import Input
 from ..support.redact import kept
 from . import files
-from .changes import CHANGES_NAME
 from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
-from .manifest import RECORD_NAME, Record, new_run, portable, read_record
-from .own import check_folder, check_inputs, has_work, is_output, looks_own, orphans
-from .shards import TRAIN_NAME, shard_path
+from .manifest import Record, new_run, portable, read_record
+from .own import (
+    CHANGES_NAME,
+    RECORD_NAME,
+    TRAIN_NAME,
+    check_folder,
+    check_inputs,
+    has_work,
+    is_output,
+    looks_own,
+    orphans,
+)
+from .shards import shard_path
 from .state import DONE, ENCODING, State
 
 MAX_DIFFERENCES = 5

@@ -15,8 +15,6 @@ from .state import State
 if TYPE_CHECKING:
     from ..tokenizer.ids import Ids
 
-TRAIN_NAME = "train.bin"
-
 
 def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
     """Where a shard is, under its final name."""

@@ -11,9 +11,8 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..tokenizer.tokenizer import id_dtype
 from . import files
-from .manifest import RECORD_NAME, read_record
-from .meta import META_NAME
-from .shards import TRAIN_NAME
+from .manifest import read_record
+from .own import META_NAME, RECORD_NAME, TRAIN_NAME
 from .state import DONE
 
 

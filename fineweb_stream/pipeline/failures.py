@@ -11,6 +11,7 @@ from ..inputs.blocks import Source
 from ..inputs.storage import check_unchanged
 from ..output import files
 from ..output.changes import locate
+from ..output.own import LOG_NAME
 from ..output.state import State
 from ..support.cancel import Cancel
 from ..support.errors import (
@@ -24,8 +25,6 @@ from ..support.errors import (
 )
 from ..support.model import Input
 from .schedule import WorkerError
-
-LOG_NAME = "prepare.log"
 
 
 def explain(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..output.layouts import LAYOUTS, LLMC, Layout
 from ..output.manifest import Record
-from ..output.own import is_output
+from ..output.own import TRAIN_NAME, is_output
 from ..support.errors import InputError
 from ..support.units import counted
 from .settings import Settings
@@ -55,7 +55,7 @@ def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
     n_shards = 1 if layout.is_merged else len(state.shard_sha256) - state.has_rest
     last = state.train_tokens - record.rest_tokens - (n_shards - 1) * settings.shard_tokens
     if n_shards == 1 and last < least:
-        yield _warning("train.bin" if layout.is_merged else "the only shard", last, settings, "more text")
+        yield _warning(TRAIN_NAME if layout.is_merged else "the only shard", last, settings, "more text")
     elif last < least:
         n_tokens = -(-state.train_tokens // (n_shards - 1))
         advice = f"--shard-tokens {n_tokens}" if least <= n_tokens <= layout.max_tokens else f"--shard-tokens {least}"

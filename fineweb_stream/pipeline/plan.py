@@ -19,7 +19,7 @@ from ..output import files
 from ..output.changes import locate
 from ..output.layouts import NANOGPT, UINT32_CHANGE
 from ..output.merge import check_file_size
-from ..output.shards import TRAIN_NAME
+from ..output.own import TRAIN_NAME
 from ..output.state import DONE, MERGING, State
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import DiskError, InputError, RecordError

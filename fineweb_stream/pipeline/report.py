@@ -8,11 +8,9 @@ from typing import Any
 
 from ..inputs.blocks import Source
 from ..inputs.standard_input import is_whole_head, stdin_head
-from ..output.changes import CHANGES_NAME
 from ..output.layouts import EOT_PLACES
 from ..output.manifest import Record
-from ..output.meta import META_NAME
-from ..output.shards import TRAIN_NAME
+from ..output.own import CHANGES_NAME, META_NAME, TRAIN_NAME
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.errors import InputError
 from ..support.model import Input

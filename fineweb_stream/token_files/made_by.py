@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..output.manifest import GPT2_SETTINGS, MANIFEST_NAME, RECORD_NAME
-from ..output.own import is_output
+from ..output.manifest import GPT2_SETTINGS
+from ..output.own import MANIFEST_NAME, RECORD_NAME, is_output
 from ..support.errors import InputError
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.load import of_record

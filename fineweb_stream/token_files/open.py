@@ -13,7 +13,8 @@ import numpy as np
 
 from ..output.files import part_path
 from ..output.layouts import LAYOUTS
-from ..output.shards import TRAIN_NAME, shard_path
+from ..output.own import TRAIN_NAME
+from ..output.shards import shard_path
 from ..support.errors import InputError
 from .joined import Tokens, map_ids
 
