@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import TracebackType
 
 from ..support.log import log
 from ..support.model import Changes, Input
@@ -25,15 +24,6 @@ class ChangeLog:
         self._part: files.Part | None = None
         if state.changes_bytes:
             self._open()
-
-    def __enter__(self) -> ChangeLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._part:
-            self._part.close()
 
     def append(self, input: Input, unit: str, changes: Changes) -> None:
         """Take down changes of an input whose records are called `unit`; they count from `state.n_records`."""
@@ -63,6 +53,11 @@ class ChangeLog:
             self._part.sync()
             self._state.parts[CHANGES_NAME] = [self._part.n_bytes, self._part.sha256]
             self._state.changes_head = self._part.head
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        if self._part:
+            self._part.close()
 
     def _open(self) -> files.Part:
         _, sha256 = self._state.parts.get(CHANGES_NAME, (0, ""))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..support.errors import InputError
@@ -61,14 +60,6 @@ class ShardWriter:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def write_train(self, ids: Ids) -> bool:
         """Append ids (of the layout's width, any number) to the shards; return whether one was completed."""

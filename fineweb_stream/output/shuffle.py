@@ -19,10 +19,9 @@ import contextlib
 import copy
 import os
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,6 @@ _WRITTEN = ("train_tokens", "val_tokens", "shard_sha256", "shard_heads", "parts"
 _SPOOL = re.compile(SPOOL_NAME)
 _N_SLOTS = 4096
 _LAST_KEY = np.uint64(2**64 - 1)
-_BUCKET_HEADER = struct.Struct("<QQ")  # how many fragments and ids follow: keys, lengths, ids
 
 
 class Fragments(NamedTuple):
@@ -116,20 +114,6 @@ class Range(NamedTuple):
     n_bytes: int
 
 
-class Source(Protocol):
-    """What is ordered as one: the spool of a split, or a bucket."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """What holds an id."""
-
-    def iter_fragments(self) -> Iterator[Fragments]:
-        """Yield all, piece by piece."""
-
-    def iter_tables(self) -> Iterator[Fragments]:
-        """Yield the same, perhaps without the ids."""
-
-
 class Spool:
     """The documents of one split (0 is val, 1 train) as they were encoded."""
 
@@ -144,11 +128,9 @@ class Spool:
         names = map(layout.shard_name, range(len(state.shard_sha256))) if split else [layout.val_name]
         self._paths = [files.part_path(record.folder / name, state.run) for name in names]
 
-    def iter_fragments(self) -> Iterator[Fragments]:
-        """Yield the fragments of all documents in their order."""
+    def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
+        """Yield the fragments of all documents in their order, in any case with the ids."""
         return (fragments for fragments, _ in self.read(0, 0))
-
-    iter_tables = iter_fragments
 
     def read(self, start: int, n_eot: int) -> Iterator[tuple[Fragments, int]]:
         """Yield them from token `start`, before which there are `n_eot` end-of-text ids; with each, how many are then.
@@ -196,15 +178,8 @@ class Bucket:
         self._path = path
         self._n_bytes = n_bytes
 
-    def iter_fragments(self) -> Iterator[Fragments]:
-        """Yield all, in the order in which they were put here."""
-        return self._read(with_ids=True)
-
-    def iter_tables(self) -> Iterator[Fragments]:
-        """Yield keys and lengths of all."""
-        return self._read(with_ids=False)
-
-    def _read(self, with_ids: bool) -> Iterator[Fragments]:
+    def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
+        """Yield all, in the order in which they were put here; without the ids, keys and lengths are read alone."""
         if not self._n_bytes:
             return
         with _open(self._path) as file:
@@ -219,11 +194,14 @@ class Bucket:
 
 
 def pack(fragments: Fragments) -> bytes:
-    """Return fragments as they stand in a bucket."""
-    header = _BUCKET_HEADER.pack(len(fragments.keys), len(fragments.ids))
-    return b"".join(
-        (header, fragments.keys.astype("<u8").data, fragments.lengths.astype("<u4").data, fragments.ids.data)
-    )
+    """Return fragments as they stand in a bucket: how many fragments and ids follow, keys, lengths, ids."""
+    keys, lengths, ids = fragments
+    header = np.array([len(keys), len(ids)], "<u8")
+    return b"".join((header.data, keys.astype("<u8").data, lengths.astype("<u4").data, ids.data))
+
+
+Source = Spool | Bucket
+"""What is ordered as one: the spool of a split, or a bucket."""
 
 
 def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, check: Check) -> None:
@@ -238,7 +216,8 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
     at = state.shuffle = state.shuffle or copy.deepcopy(SHUFFLE)
     record.clear_parts()
     written = State(run=state.run, old=state.old, **copy.deepcopy({name: at[name] for name in _WRITTEN}))
-    with ShardWriter(record.folder, record.shard_tokens, written, record.layout, least_tokens) as writer:
+    writer = ShardWriter(record.folder, record.shard_tokens, written, record.layout, least_tokens)
+    with contextlib.closing(writer):
 
         def save(n_bins: int) -> None:
             writer.sync()
@@ -361,7 +340,7 @@ def _iter_ranges(source: Source, bins: tuple[int, int], limit_bytes: int, check:
     first, last = bins
     width = -(-(last - first) // _N_SLOTS)
     costs = np.zeros(_N_SLOTS)
-    for fragments in source.iter_tables():
+    for fragments in source.iter_fragments(with_ids=False):
         check()
         fragments = fragments.within(first, last)
         slots = (fragments.bins - first) // width
@@ -405,7 +384,11 @@ def _iter_held(source: Source, part: Range, check: Check) -> Iterator[Ids]:
 
 def _iter_long(source: Source, part: Range, check: Check) -> Iterator[Ids]:
     """Yield the same of a range that is too large to be held: document by document, from first to last fragment."""
-    keys = {key for table in source.iter_tables() for key in table.within(part.start, part.stop).keys.tolist()}
+    keys = {
+        key
+        for table in source.iter_fragments(with_ids=False)
+        for key in table.within(part.start, part.stop).keys.tolist()
+    }
     for key in sorted(keys):
         for fragments in source.iter_fragments():
             check()

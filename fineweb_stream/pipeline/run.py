@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -100,7 +101,7 @@ class Run:
         total = sum(source.input.size for source in self._sources)
         progress = Progress(state, total, sources[0].network.fetcher, self._quiet)
         blocks = progress.timed(iter_blocks(sources, state.offset, plan.n_workers, plan.window_bytes, cancel))
-        with self._open_writer() as writer, ChangeLog(self._folder, state) as changes:
+        with closing(self._open_writer()) as writer, closing(ChangeLog(self._folder, state)) as changes:
 
             def tick() -> None:
                 cancel.check()
