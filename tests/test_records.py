@@ -180,7 +180,7 @@ def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
     ):
         record = Record(tmp_path / "prepare.json", Settings().fixed(), [Input(url, "text", 9, "v")], State(), [name])
         record.begin()
-        assert (recorded_inputs(tmp_path, [name], may_stand_for) is not None) == is_taken, (name, url)
+        assert (recorded_inputs(tmp_path, [name], may_stand_for, [name], False) is not None) == is_taken, (name, url)
         (tmp_path / "prepare.json").unlink()
 
 

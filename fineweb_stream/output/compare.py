@@ -10,13 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
-from ..support.model import Input, join_names
+from ..support.model import Input
 from ..support.units import counted
+from .columns import may_have_names, names_now, names_of
 from .manifest import Record, portable
 from .state import ENCODING
-
-NAMES_BEFORE = "text_column_before"
-"""The setting that says which names of columns counted before others did, and up to where."""
 
 PlaceHash = Callable[[Input, int, int], str]
 """What gives the SHA-256 of some bytes right before an offset: `(input, offset, n_bytes)`; "" where it cannot."""
@@ -28,7 +26,7 @@ def compare(
     """Return what forbids that a command continues the run, and what has changed and may: one sentence each."""
     now = portable(inputs)
     refused = _settings_changed(record, settings, len(inputs))
-    behind, is_begun = _read_so_far(record)
+    behind, is_begun = record.read_so_far()
     n_fixed = behind + is_begun
     before_fixed, now_fixed = record.inputs[:n_fixed], now[:n_fixed]
     is_moved = False
@@ -52,34 +50,6 @@ def compare(
     return refused, notes
 
 
-def names_now(record: Record, text_column: str) -> str:
-    """Return the names of columns that count when a run goes on: those that are given come first, then the earlier.
-
-    So a hint of another name can be followed, and files that have none of that name keep theirs; and each of the
-    commands that a run was given continues it.
-    """
-    before = names_of(record)
-    known, given = ([part.strip() for part in name.split(",")] for name in (before, text_column))
-    is_known = NAMES_BEFORE in record.settings and [name for name in known if name in given] == given
-    return before if is_known else join_names(text_column, before)
-
-
-def names_of(record: Record) -> str:
-    """Return the names of columns that are on record."""
-    return str(record.settings.get("text_column", "text"))
-
-
-def _may_have_names(record: Record, names: str, n_inputs: int) -> bool:
-    """Tell whether nothing that was read would be read otherwise by other names of its columns."""
-    before = names_of(record)
-    if names == before or (names.startswith(f"{before},") and not record.state.n_changes):
-        return True
-    behind, is_begun = _read_so_far(record)
-    if record.state.is_exhausted:
-        return n_inputs > len(record.inputs)
-    return not is_begun or record.inputs[behind].format == "jsonl"  # a line has its text by itself
-
-
 def has_more(record: Record, inputs: list[Input]) -> bool:
     """Tell whether a command names inputs behind the end of all that were read."""
     return record.state.is_exhausted and len(inputs) > len(record.inputs)
@@ -88,7 +58,7 @@ def has_more(record: Record, inputs: list[Input]) -> bool:
 def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -> list[str]:
     before = record.settings
     changed = [name for name, value in settings.items() if before.get(name) != value]
-    if "text_column" in changed and _may_have_names(record, names_now(record, settings["text_column"]), n_inputs):
+    if "text_column" in changed and may_have_names(record, names_now(record, settings["text_column"]), n_inputs):
         changed.remove("text_column")
     if "layout" in changed and "keep_shards" in changed:
         changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
@@ -106,20 +76,6 @@ def _said(changed: list[str], before: dict[str, Any], now: dict[str, Any]) -> li
         else f"--{name.replace('_', '-')} was {before.get(name)!r} and is {now[name]!r}"
         for name in changed
     ]
-
-
-def _read_so_far(record: Record) -> tuple[int, bool]:
-    """Return how many inputs were read wholly, and whether another was begun."""
-    state = record.state
-    if state.is_exhausted:
-        return len(record.inputs), False
-    if state.status != ENCODING:  # the block in which --max-tokens ended it is in the outputs
-        return state.input, state.input < len(record.inputs)
-    if state.input >= len(record.inputs) or not state.offset:
-        return state.input, False
-    input = record.inputs[state.input]
-    is_whole = 0 < input.size <= state.input_read and not input.is_stream  # that is read ahead
-    return state.input + is_whole, not is_whole
 
 
 def _is_same(before: Input, now: Input) -> bool:

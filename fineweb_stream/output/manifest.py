@@ -106,6 +106,19 @@ class Record:
         n_shards = len(self.state.shard_sha256) - 1
         return self.state.train_tokens - n_shards * self.shard_tokens if self.state.has_rest else 0
 
+    def read_so_far(self) -> tuple[int, bool]:
+        """Return how many inputs were read wholly, and whether another was begun."""
+        state = self.state
+        if state.is_exhausted:
+            return len(self.inputs), False
+        if state.status != ENCODING:  # the block in which --max-tokens ended it is in the outputs
+            return state.input, state.input < len(self.inputs)
+        if state.input >= len(self.inputs) or not state.offset:
+            return state.input, False
+        input = self.inputs[state.input]
+        is_whole = 0 < input.size <= state.input_read and not input.is_stream  # that is read ahead
+        return state.input + is_whole, not is_whole
+
     @property
     def run(self) -> str:
         """The run's number, which is in the names of its temporary files."""

@@ -14,7 +14,8 @@ from ..support.log import log
 from ..support.model import Input
 from ..support.redact import kept
 from . import files
-from .compare import NAMES_BEFORE, PlaceHash, compare, has_more, names_now, names_of
+from .columns import set_names, take_kept
+from .compare import PlaceHash, compare, has_more
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
@@ -55,65 +56,59 @@ def open_record(
     than `max_tokens`; `PrepareError` for a damaged record.
     """
     fresh = Record(
-        folder / RECORD_NAME,
-        settings,
-        portable(inputs),
-        State(run=new_run()),
-        [kept(name) for name in names],
+        folder / RECORD_NAME, settings, portable(inputs), State(run=new_run()), [kept(name) for name in names]
     )
     try:
-        check_inputs(folder, [input.path for input in inputs if not input.is_remote])
-        record = read_record(folder)
-        if record and not dry_run:
-            record.settle()
-        if record and not record.has_state and not overwrite:
-            _refuse_gone(record)
-        check_folder(folder, record.owned() if record else {}, (record or fresh).layout)
+        record = _find(fresh, [input.path for input in inputs if not input.is_remote], overwrite, dry_run)
     except InputError as error:
         if not dry_run:
             raise
         _note(error)
         return fresh
     if record is None:
-        for path in orphans(folder) if not dry_run else ():
-            files.remove(path)
         return fresh
     refusal: InputError | None = None
     if record.state.status == ENCODING and not record.state.n_tokens and not record.state.old:
-        is_same = [input.path for input in record.inputs] == [input.path for input in fresh.inputs]
-        given = fresh.settings["text_column"]
-        columns = names_now(record, given)
-        if NAMES_BEFORE in record.settings and is_same and given != names_of(record):  # nothing else was kept yet
-            fresh.settings |= {"text_column": columns, NAMES_BEFORE: ""}
+        take_kept(record, fresh)
     else:
         inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
         refused, notes = compare(record, settings, inputs, place_hash)
-        refusal = _refuse(record, max_tokens, refused)
-        if not refused:
-            refusal = refusal or _refuse_more(record, max_tokens, inputs)
-        if not (refusal or (overwrite and record.state.status == DONE) or _makes_way(record, refused)):
-            _check_outputs(record)
-            if record.state.status == DONE and not dry_run:
-                record.state.parts = {}
-                record.clear_parts()
-                record.remove_manifest()
-            return _continued(record, fresh, notes)
-    if dry_run:
-        if refusal and not overwrite:
-            _note(refusal)
-    elif refusal and not overwrite:
-        raise refusal
-    else:
+        makes_way = bool(refused) and _is_demo(record)
+        refusal = None if makes_way else _refuse(record, max_tokens, inputs, refused)
+        if not (refusal or makes_way or (overwrite and record.state.status == DONE)):
+            return _continued(record, fresh, notes, dry_run)
+    if refusal and not overwrite:
+        if not dry_run:
+            raise refusal
+        _note(refusal)
+    elif not dry_run:
         clear(record)
     return fresh
+
+
+def _find(fresh: Record, paths: list[str], overwrite: bool, dry_run: bool) -> Record | None:
+    """Return the record that is in the folder already; None where there is none. Local inputs are at `paths`.
+
+    Raises `InputError` where what is there is not all a run's own.
+    """
+    check_inputs(fresh.folder, paths)
+    record = read_record(fresh.folder)
+    if record and not dry_run:
+        record.settle()
+    if record and not record.has_state and not overwrite:
+        _refuse_gone(record)
+    check_folder(fresh.folder, record.owned() if record else {}, (record or fresh).layout)
+    for path in orphans(fresh.folder) if not (record or dry_run) else ():
+        files.remove(path)
+    return record
 
 
 def recorded_inputs(
     folder: Path,
     names: list[str],
     belongs: Callable[[str, str], bool],
-    part: list[str] | None = None,
-    is_val: bool = False,
+    part: list[str],
+    is_val: bool,
 ) -> list[Input] | None:
     """Return the inputs that an earlier run of the same names has found at URLs, at the version it found.
 
@@ -131,7 +126,6 @@ def recorded_inputs(
             return None
         n_val = record.settings["val_files"]
         inputs = record.inputs[:n_val] if is_val else record.inputs[n_val:]
-        part = names if part is None else part
         if inputs and all(i.is_remote and any(belongs(name, i.path) for name in part) for i in inputs):
             return inputs
     return None
@@ -215,74 +209,52 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
     return [now.get(input.path, input) for input in record.inputs]
 
 
-def _continued(record: Record, fresh: Record, notes: list[str]) -> Record:
+def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -> Record:
     """Return the record of a run that goes on with what a command names now."""
+    if record.state.status == DONE:
+        _check_outputs(record)
+        if not dry_run:
+            record.state.parts = {}
+            record.clear_parts()
+            record.remove_manifest()
     for note in _few(notes):
         log.warning("%s: the run goes on, for this concerns what was not read yet", note)
-    _set_names(record, names_now(record, fresh.settings["text_column"]))
+    set_names(record, fresh.settings["text_column"])
     if has_more(record, fresh.inputs):
         record.state.is_exhausted = False
     record.inputs, record.names = fresh.inputs, fresh.names
     return record
 
 
-def _set_names(record: Record, names: str) -> None:
-    """Give a record the names of columns that count from now on, and keep on record which did before."""
-    before, state = names_of(record), record.state
-    if names != before:
-        place = f"{before} up to input {state.input + 1:,}, record {state.n_records:,}"
-        record.settings[NAMES_BEFORE] = "; ".join(filter(None, [record.settings.get(NAMES_BEFORE), place]))
-        record.settings["text_column"] = names
-
-
-def earlier_names(folder: Path) -> str:
-    """Return the names of columns that count in an earlier run in a folder, "" where there is none."""
-    with contextlib.suppress(PrepareError):
-        if record := read_record(folder):
-            return names_of(record)
-    return ""
-
-
-def keep_names(record: Record) -> None:
-    """Leave on record, where nothing was begun yet, which column a run asked for: the next may name another's alone."""
-    if not record.state.n_tokens and not record.state.old:
-        record.settings.setdefault(NAMES_BEFORE, "")
-        record.begin()
-
-
-def _makes_way(record: Record, refused: list[str]) -> bool:
-    return bool(refused) and _is_demo(record)
-
-
 def _is_demo(record: Record) -> bool:
     return record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
 
 
-def _refuse(record: Record, max_tokens: int | None, refused: list[str]) -> InputError | None:
-    n_tokens = record.state.train_tokens
-    if _is_demo(record) and refused:
-        return None
+def _refuse(record: Record, max_tokens: int | None, inputs: list[Input], refused: list[str]) -> InputError | None:
+    """Return why a command does not continue the run, None if it does; `refused` says what has changed and may not.
+
+    To what is shuffled, or about to be, nothing can be added: each document may have its place anywhere.
+    """
+    state, n_tokens = record.state, record.state.train_tokens
     if refused:
-        return _refusal(record, refused)
+        what = "a finished result" if state.status == DONE else "an interrupted run"
+        return InputError(
+            f"{record.path}: {what} of other inputs or settings is already there: {'; '.join(_few(refused))}",
+            "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
+        )
     if max_tokens is not None and n_tokens > max_tokens:
         return InputError(
             f"{record.folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {max_tokens:,}",
             "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
         )
+    is_shuffled = record.settings["shuffle"] and state.status != ENCODING
+    if is_shuffled and (state.wants_more(max_tokens) or has_more(record, inputs)):
+        return InputError(
+            f"{record.path}: {n_tokens:,} tokens of train are shuffled there, and with more of them the order of"
+            " all would be another",
+            "make them anew with --overwrite, or choose another folder with --out",
+        )
     return None
-
-
-def _refuse_more(record: Record, max_tokens: int | None, inputs: list[Input]) -> InputError | None:
-    """Refuse to add to what is shuffled, or about to be: each document may have its place anywhere."""
-    if not record.settings["shuffle"] or record.state.status == ENCODING:
-        return None
-    if not (record.state.wants_more(max_tokens) or has_more(record, inputs)):
-        return None
-    return InputError(
-        f"{record.path}: {record.state.train_tokens:,} tokens of train are shuffled there, and with more of"
-        " them the order of all would be another",
-        "make them anew with --overwrite, or choose another folder with --out",
-    )
 
 
 def _refuse_gone(record: Record) -> None:
@@ -297,8 +269,7 @@ def _refuse_gone(record: Record) -> None:
 
 
 def _check_outputs(record: Record) -> None:
-    if record.state.status != DONE:
-        return
+    """Raise `InputError` where an output of a finished run is gone, or not as long as it was."""
     for name, output in record.state.outputs.items():
         path = record.folder / name
         if not path.exists() or path.stat().st_size != output["bytes"]:
@@ -306,14 +277,6 @@ def _check_outputs(record: Record) -> None:
                 f"{path}: missing or not {output['bytes']:,} bytes long, as {RECORD_NAME} says it is",
                 f"{'move it away, then ' * path.exists()}make it again with --overwrite",
             )
-
-
-def _refusal(record: Record, differences: list[str]) -> InputError:
-    what = "a finished result" if record.state.status == DONE else "an interrupted run"
-    return InputError(
-        f"{record.path}: {what} of other inputs or settings is already there: {'; '.join(_few(differences))}",
-        "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
-    )
 
 
 def _note(error: InputError) -> None:

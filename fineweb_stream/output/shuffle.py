@@ -384,12 +384,8 @@ def _iter_held(source: Source, part: Range, check: Check) -> Iterator[Ids]:
 
 def _iter_long(source: Source, part: Range, check: Check) -> Iterator[Ids]:
     """Yield the same of a range that is too large to be held: document by document, from first to last fragment."""
-    keys = {
-        key
-        for table in source.iter_fragments(with_ids=False)
-        for key in table.within(part.start, part.stop).keys.tolist()
-    }
-    for key in sorted(keys):
+    tables = (table.within(part.start, part.stop) for table in source.iter_fragments(with_ids=False))
+    for key in sorted({key for table in tables for key in table.keys.tolist()}):
         for fragments in source.iter_fragments():
             check()
             yield fragments.of(np.uint64(key)).ids

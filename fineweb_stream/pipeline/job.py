@@ -22,9 +22,9 @@ from ..inputs.discover import find_inputs, leave_out
 from ..inputs.sources import check_documents, check_first, find_without_text, make_sources
 from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
-from ..output.compare import names_of
+from ..output.columns import earlier_names, keep_names, names_of
 from ..output.manifest import Record
-from ..output.resume import earlier_names, keep_names, open_record, recorded_inputs, reopen
+from ..output.resume import open_record, recorded_inputs, reopen
 from ..output.state import DONE, ENCODING, MERGING
 from ..remote.hub import may_stand_for
 from ..remote.network import Network
