@@ -199,7 +199,7 @@ CASES = [
         for file, hint, wrong, spoil in (
             ("output/verify.py", "hint", "--verify", "truncate -s 10 out/train.bin"),
             ("output/verify.py", "hint", "--verify", "printf abc >> out/train.bin"),
-            ("output/verify.py", "changed", "--verify", "printf ab | dd of=out/train.bin conv=notrunc"),
+            ("output/verify.py", "_CHANGED", "--verify", "printf ab | dd of=out/train.bin conv=notrunc"),
             ("output/resume.py", "make it again", "d.jsonl", "truncate -s 10 out/train.bin"),
         )
     ),

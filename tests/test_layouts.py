@@ -449,3 +449,14 @@ def test_what_is_said(layout: str, shards: str, val: str, usage: str, tmp_path: 
     assert f"warning: {val} has" in said
     assert "train.bin" not in said
     assert cli.main([*arguments, "--verify"]) == 0
+
+
+def test_a_record_of_more_tokens_than_a_file_counts(corpus_path: Path, tmp_path: Path) -> None:
+    """It is refused in one sentence, as any that does not fit its file."""
+    prepare(corpus_path, tmp_path, layout="llmc", quiet=True, **OPTIONS)
+    content = json.loads((tmp_path / "prepare.json").read_bytes())
+    content["state"]["outputs"]["val.bin"]["tokens"] = 1 << 40
+    del content["checksum"]
+    (tmp_path / "prepare.json").write_text(json.dumps(content | {"checksum": manifest._checksum(content)}))
+    with pytest.raises(InputError, match=r"val\.bin: its header is not that of 1,099,511,627,776 tokens"):
+        verify(tmp_path)

@@ -10,7 +10,6 @@ build-nanogpt takes every file of a folder that has `train` or `val` in its name
 
 from __future__ import annotations
 
-import functools
 import struct
 import sys
 from collections.abc import Callable
@@ -50,18 +49,18 @@ class Layout:
     >>> LAYOUTS["llmc"].shard_name(7), LAYOUTS["llmc"].n_bytes(100), LAYOUTS["npy"].val_name
     ('train_shard_0007.bin', 1224, 'val.npy')
 
-    `make_header` turns a number of tokens into the `header_bytes` bytes that stand before them; `max_tokens` is how
-    many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is `{name}`. Shards that
-    are not merged are the result. `reader` reads them, in steps of `default_batch` when it is told nothing;
-    `shard_tokens` is how long its own scripts make shards. `stems` are what the
-    names of shards and of val begin with; shards have numbers of at least `n_digits` digits, from `first_number` on.
-    What `is_spool` only waits for its turn, and never gets a final name.
+    `header` turns a number of tokens, and the bytes of each, into the `header_bytes` bytes that stand before them;
+    `max_tokens` is how many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is
+    `{name}`. Shards that are not merged are the result. `reader` reads them, in steps of `default_batch` when it is
+    told nothing; `shard_tokens` is how long its own scripts make shards. `stems` are what the names of shards and of
+    val begin with; shards have numbers of at least `n_digits` digits, from `first_number` on. What `is_spool` only
+    waits for its turn, and never gets a final name.
     """
 
     name: str
     suffix: str
     header_bytes: int
-    make_header: Callable[[int], bytes]
+    header: Callable[[int, int], bytes]
     max_tokens: int
     is_merged: bool
     usage: str
@@ -115,20 +114,24 @@ class Layout:
         """How many tokens each file needs: one window and its targets, or one step of all processes."""
         return (fit.block if self.is_merged else fit.batch * fit.block * fit.ranks) + 1
 
+    def make_header(self, n_tokens: int) -> bytes:
+        """What stands before so many tokens."""
+        return self.header(n_tokens, self.id_bytes)
+
     def n_bytes(self, n_tokens: int) -> int:
         """The size of a file of so many tokens."""
         return self.header_bytes + n_tokens * self.id_bytes
 
 
-def _no_header(n_tokens: int) -> bytes:
+def _no_header(n_tokens: int, id_bytes: int) -> bytes:
     return b""
 
 
-def _llmc_header(n_tokens: int, id_bytes: int = 2) -> bytes:
+def _llmc_header(n_tokens: int, id_bytes: int) -> bytes:
     return _LLMC_HEADER.pack(*LLMC_HEADERS[id_bytes], n_tokens)
 
 
-def _npy_header(n_tokens: int, id_bytes: int = 2) -> bytes:
+def _npy_header(n_tokens: int, id_bytes: int) -> bytes:
     start = NPY_MAGIC + struct.pack("<BBH", 1, 0, _NPY_HEADER_BYTES - 10)
     about = f"{{'descr': '<u{id_bytes}', 'fortran_order': False, 'shape': ({n_tokens},), }}"
     return start + about.ljust(_NPY_HEADER_BYTES - 11).encode() + b"\n"
@@ -199,17 +202,14 @@ def get_layout(name: str, id_bytes: int = 2) -> Layout:
     layout = LAYOUTS[name]
     if id_bytes == layout.id_bytes:
         return layout
-    make_header, max_tokens, usage = layout.make_header, layout.max_tokens, layout.usage
+    max_tokens, usage = layout.max_tokens, layout.usage
     if layout.reader == LLMC.reader:
-        make_header = functools.partial(_llmc_header, id_bytes=id_bytes)
         max_tokens = max_tokens * layout.id_bytes // id_bytes
         train, val = f"{layout.stems[0]}*{layout.suffix}", layout.val_name
         usage = f"python train_llama3.py --input_bin '{{folder}}/{train}' --input_val_bin '{{folder}}/{val}'"
-    elif layout.suffix == ".npy":
-        make_header = functools.partial(_npy_header, id_bytes=id_bytes)
-    else:
+    elif layout is NANOGPT:
         usage = f"{UINT32_CHANGE}, then {usage}"
-    return replace(layout, make_header=make_header, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)
+    return replace(layout, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)
 
 
 def spool_of(layout: Layout) -> Layout:
@@ -222,7 +222,7 @@ def spool_of(layout: Layout) -> Layout:
         layout,
         suffix=".bin",
         header_bytes=0,
-        make_header=_no_header,
+        header=_no_header,
         stems=("prepare.spool_", "prepare.spool"),
         n_digits=4,
         first_number=0,

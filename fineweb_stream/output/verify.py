@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
-from ..tokenizer.tokenizer import id_dtype
 from . import files
-from .manifest import read_record
+from .manifest import Record, read_record
 from .own import META_NAME, RECORD_NAME, TRAIN_NAME
 from .state import DONE
+
+_CHANGED = "move it away, then make it again with --overwrite"
 
 
 def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
@@ -22,42 +24,48 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
     Raises `InputError` when something is missing or not as the record says.
     """
     record = read_record(folder)
-    missing, changed = "make it again with --overwrite", "move it away, then make it again with --overwrite"
     if record is None:
         raise InputError(f"{folder / RECORD_NAME}: no finished run in this folder", "name its folder with --out")
-    if record.state.status != DONE:
-        raise InputError(f"{folder / RECORD_NAME}: the run is not finished", "the command that began it continues it")
-    layout, lines, n_eot, settings = record.layout, [], 0, record.settings
-    dtype, last_id, eot_id = id_dtype(settings["n_ids"]), settings["n_ids"] - 1, settings["eot_id"]
-    parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(record.state.outputs)  # shards beside are copies
-    for name, expected in sorted(record.state.outputs.items()):
+    state, layout, lines, n_eot = record.state, record.layout, [], 0
+    if state.status != DONE:
+        raise InputError(f"{record.path}: the run is not finished", "the command that began it continues it")
+    parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(state.outputs)  # shards beside are copies
+    for name, expected in sorted(state.outputs.items()):
         path = folder / name
         if not path.exists() or path.stat().st_size != expected["bytes"]:
-            hint = changed if path.exists() else missing
+            hint = _CHANGED if path.exists() else "make it again with --overwrite"
             raise InputError(f"{path}: missing or not {expected['bytes']:,} bytes long", hint)
         if name == META_NAME:
-            if hashlib.sha256(path.read_bytes()).hexdigest() != expected["sha256"]:
-                raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", changed)
+            _check_hash(path, hashlib.sha256(path.read_bytes()).hexdigest(), expected)
             continue
-        header = b"".join(files.read_pieces(path, 0, layout.header_bytes))
-        if header != layout.make_header(expected["tokens"]):
-            raise InputError(f"{path}: its header is not that of {expected['tokens']:,} tokens", changed)
-        digest, largest = hashlib.sha256(), 0
-        for data in files.read_pieces(path, layout.header_bytes, expected["bytes"]):
-            cancel.check()
-            ids = np.frombuffer(data, dtype)
-            digest.update(data)
-            largest = max(largest, int(ids.max()))
-            n_eot += int(np.count_nonzero(ids == eot_id)) if name in parts and eot_id is not None else 0
-        if largest > last_id:
-            raise InputError(f"{path}: holds id {largest}, more than {settings['tokenizer']}'s {last_id}", changed)
-        if digest.hexdigest() != expected["sha256"]:
-            raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", changed)
+        largest, n_eot_here = _check_ids(path, expected, record, cancel)
+        n_eot += n_eot_here if name in parts else 0
         lines.append(f"{path}: {expected['tokens']:,} tokens, largest id {largest}, SHA-256 as recorded")
-    state = record.state
-    n_expected = state.n_documents
-    per_document = 2 if record.settings["eot"] == "both" else 1
+    n_expected, per_document = state.n_documents, 2 if record.settings["eot"] == "both" else 1
     if n_expected and n_eot // per_document != n_expected:
-        raise InputError(f"{folder}: {n_eot:,} end-of-text ids, but {n_expected:,} documents", changed)
-    lines.append(f"{n_eot:,} end-of-text ids" + (f" for {n_expected:,} documents" if n_expected else ""))
-    return lines
+        raise InputError(f"{folder}: {n_eot:,} end-of-text ids, but {n_expected:,} documents", _CHANGED)
+    return [*lines, f"{n_eot:,} end-of-text ids" + (f" for {n_expected:,} documents" if n_expected else "")]
+
+
+def _check_ids(path: Path, expected: dict[str, Any], record: Record, cancel: Cancel) -> tuple[int, int]:
+    """Return the largest id in a file and how many are end-of-text; `InputError` where it is not as expected."""
+    layout, settings, n_tokens = record.layout, record.settings, expected["tokens"]
+    header = b"".join(files.read_pieces(path, 0, layout.header_bytes))
+    if n_tokens > layout.max_tokens or header != layout.make_header(n_tokens):
+        raise InputError(f"{path}: its header is not that of {n_tokens:,} tokens", _CHANGED)
+    digest, largest, n_eot, last_id = hashlib.sha256(), 0, 0, settings["n_ids"] - 1
+    for data in files.read_pieces(path, layout.header_bytes, expected["bytes"]):
+        cancel.check()
+        ids = np.frombuffer(data, layout.dtype)
+        digest.update(data)
+        largest = max(largest, int(ids.max()))
+        n_eot += int(np.count_nonzero(ids == settings["eot_id"])) if settings["eot_id"] is not None else 0
+    if largest > last_id:
+        raise InputError(f"{path}: holds id {largest}, more than {settings['tokenizer']}'s {last_id}", _CHANGED)
+    _check_hash(path, digest.hexdigest(), expected)
+    return largest, n_eot
+
+
+def _check_hash(path: Path, sha256: str, expected: dict[str, Any]) -> None:
+    if sha256 != expected["sha256"]:
+        raise InputError(f"{path}: its SHA-256 is not the recorded one: the file was changed", _CHANGED)
