@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fineweb_stream.output import files, lock, shuffle
+from fineweb_stream.output import files, lock, shuffle, spool
 from fineweb_stream.pipeline import plan, run
 
 from .helpers import write_jsonl
@@ -268,7 +268,8 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(run, "COMMIT_SECONDS", commit_seconds)
     monkeypatch.setattr(run, "plan_shuffle", lambda guard: 5000)
     monkeypatch.setattr(shuffle, "MOST_BUCKETS", 3)
-    monkeypatch.setattr(shuffle, "PIECE_TOKENS", 400)
+    for module in (spool, shuffle):
+        monkeypatch.setattr(module, "PIECE_TOKENS", 400)
     monkeypatch.setattr(shuffle, "COMMIT_TOKENS", 800)
     monkeypatch.setattr(plan, "sample", lambda *args: None)  # half of the time, and writes nothing
     (tmp_path / "recorded").mkdir()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fineweb_stream import cli, open_documents, prepare
-from fineweb_stream.output import files, shuffle
+from fineweb_stream.output import files, shuffle, spool
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.own import LOCK_NAME
@@ -51,7 +51,8 @@ def limited(limits: Limits, most_buckets: int = 7) -> Iterator[None]:
     """Shuffle as where there is so little memory, or the corpus is so large."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "plan_shuffle", lambda guard: limits[0])
-        patch.setattr(shuffle, "PIECE_TOKENS", limits[1])
+        for module in (spool, shuffle):
+            patch.setattr(module, "PIECE_TOKENS", limits[1])
         patch.setattr(shuffle, "COMMIT_TOKENS", limits[2])
         patch.setattr(shuffle, "MOST_BUCKETS", most_buckets)
         yield

@@ -56,11 +56,10 @@ def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) ->
     if files.kind_of(path):
         return False
     for entry in known:
-        has_header = path.suffix == layout.suffix
         n_tokens = entry.get("tokens", 0)
         if n_tokens > layout.max_tokens:
             continue
-        start = layout.make_header(n_tokens) if has_header else b""
+        start = layout.make_header(n_tokens) if path.suffix == layout.suffix else b""
         start += bytes.fromhex(entry.get("head", ""))
         size = path.stat().st_size
         if size <= entry["bytes"] and b"".join(files.read_pieces(path, 0, len(start))) == start[:size]:

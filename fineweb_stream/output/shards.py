@@ -43,9 +43,7 @@ class ShardWriter:
     Raises `DiskError`; `PrepareError` when there is less than the state says; `InputError` when val outgrows a file.
     """
 
-    def __init__(
-        self, folder: Path, shard_tokens: int, state: State, layout: Layout = NANOGPT, least_tokens: int = 0
-    ) -> None:
+    def __init__(self, folder: Path, shard_tokens: int, state: State, layout: Layout, least_tokens: int) -> None:
         self._folder = folder
         self._least_tokens = least_tokens
         self._shard_tokens = shard_tokens

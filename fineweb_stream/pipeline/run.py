@@ -22,8 +22,9 @@ from ..output.merge import give_names, merge
 from ..output.meta import add_meta
 from ..output.resume import clear
 from ..output.shards import ShardWriter
-from ..output.shuffle import clear_spool, shuffle
+from ..output.shuffle import shuffle
 from ..output.splits import Split, place_eot, split_documents, split_text, split_whole
+from ..output.spool import clear_spool
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING
 from ..support.cancel import Cancel
 from ..support.errors import InputError, Interrupted, PrepareError

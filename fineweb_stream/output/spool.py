@@ -1,0 +1,191 @@
+"""Where documents wait to be shuffled: the spool, in input order, and buckets, by ranges of their keys.
+
+All is read in pieces, and what of a document is in one of them is a *fragment*. Fragments of one document have the same
+key and are ordered stably. So a document may be longer than a piece, a shard of the spool or the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..tokenizer.ids import Ids
+from . import files
+from .manifest import Record
+from .own import SPOOL_NAME, own_parts
+from .splits import hash_numbers
+
+Keys = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+
+PIECE_TOKENS = 1 << 20
+_SPOOL = re.compile(SPOOL_NAME)
+_LAST_KEY = np.uint64(2**64 - 1)
+
+
+class Fragments(NamedTuple):
+    """Ids, the lengths of the fragments that they are, and the key of each."""
+
+    keys: Keys
+    lengths: Numbers
+    ids: Ids
+
+    @property
+    def bins(self) -> Numbers:
+        """The range of keys that each is in."""
+        return (self.keys >> np.uint64(32)).astype(np.int64)
+
+    def within(self, start: int, stop: int) -> Fragments:
+        """Return those in the bins from `start` to before `stop`."""
+        chosen = (self.bins >= start) & (self.bins < stop)
+        return self if chosen.all() else self._only(chosen)
+
+    def of(self, key: np.uint64) -> Fragments:
+        """Return those of one document."""
+        return self._only(self.keys == key)
+
+    def take(self, order: Numbers) -> Fragments:
+        """Return some of them, in an order of their own."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        lengths = self.lengths[order]
+        return Fragments(self.keys[order], lengths, gather(self.ids, starts[order], lengths))
+
+    def _only(self, chosen: npt.NDArray[np.bool_]) -> Fragments:
+        ids = self.ids[np.repeat(chosen, self.lengths)] if len(self.ids) else self.ids
+        return Fragments(self.keys[chosen], self.lengths[chosen], ids)
+
+
+def gather(ids: Ids, starts: Numbers, lengths: Numbers) -> Ids:
+    """Return slices of an array, one after another.
+
+    >>> gather(np.array([1, 2, 3, 4, 5], np.uint16), np.array([3, 0]), np.array([2, 1])).tolist()
+    [4, 5, 1]
+    """
+    n_tokens = int(lengths.sum())
+    if len(starts) * 100 < n_tokens:  # measured: a slice costs as much as a hundred ids by their index
+        ends = (starts + lengths).tolist()
+        return np.concatenate([ids[start:end] for start, end in zip(starts.tolist(), ends, strict=True)])
+    places = np.arange(n_tokens)
+    places += np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return ids[places]
+
+
+class Spool:
+    """The documents of one split (0 is val, 1 train) as they were encoded."""
+
+    def __init__(self, record: Record, split: int) -> None:
+        state, settings, layout = record.state, record.settings, record.written_layout
+        self.n_tokens = state.train_tokens if split else state.val_tokens
+        self.n_documents = state.train_documents if split else state.val_documents
+        self.dtype = np.dtype(layout.dtype)
+        self._eot, self._eot_id = settings["eot"], settings["eot_id"]
+        self._seed = int(hash_numbers(split, 1, settings["seed"])[0])  # of keys: they must not follow from what is val
+        self._file_tokens = settings["shard_tokens"] if split else max(self.n_tokens, 1)
+        names = map(layout.shard_name, range(len(state.shard_sha256))) if split else [layout.val_name]
+        self._paths = [files.part_path(record.folder / name, state.run) for name in names]
+
+    def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
+        """Yield the fragments of all documents in their order, in any case with the ids."""
+        return (fragments for fragments, _ in self.read(0, 0))
+
+    def read(self, start: int, n_eot: int) -> Iterator[tuple[Fragments, int]]:
+        """Yield them from token `start`, before which there are `n_eot` end-of-text ids; with each, how many are then.
+
+        A document without its end, which `--max-tokens` cut, has the last key of all.
+        """
+        for ids in self._iter_ids(start):
+            places = np.flatnonzero(ids == self._eot_id)
+            cuts, n_before = {
+                "after": (places + 1, n_eot),
+                "before": (places, n_eot - 1),
+                "both": (places[(n_eot + 1) % 2 :: 2] + 1, n_eot // 2),
+            }[self._eot]
+            first = n_before + int((cuts == 0).sum())
+            cuts = cuts[(cuts > 0) & (cuts < len(ids))]
+            lengths = np.diff(cuts, prepend=0, append=len(ids))
+            keys = hash_numbers(first, len(lengths), self._seed)
+            keys[max(self.n_documents - first, 0) :] = _LAST_KEY
+            n_eot += len(places)
+            yield Fragments(keys, lengths, ids), n_eot
+
+    def remove(self, stop: int) -> None:
+        """Delete the files that are wholly before token `stop`."""
+        n_files = len(self._paths) if stop >= self.n_tokens else stop // self._file_tokens
+        for path in self._paths[:n_files]:
+            files.remove(path)
+
+    def _iter_ids(self, start: int) -> Iterator[Ids]:
+        while start < self.n_tokens:
+            number, place = divmod(start, self._file_tokens)
+            stop = min((number + 1) * self._file_tokens, self.n_tokens)
+            with _open(self._paths[number]) as file:
+                file.seek(place * self.dtype.itemsize)
+                while start < stop:
+                    ids = _read(file, self._paths[number], self.dtype, min(PIECE_TOKENS, stop - start))
+                    start += len(ids)
+                    yield ids
+
+
+class Bucket:
+    """Fragments of some range of keys, as they were met: a row of tables with the ids that belong to them."""
+
+    def __init__(self, path: Path, n_bytes: int, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self._path = path
+        self._n_bytes = n_bytes
+
+    def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
+        """Yield all, in the order in which they were put here; without the ids, keys and lengths are read alone."""
+        if not self._n_bytes:
+            return
+        with _open(self._path) as file:
+            while file.tell() < self._n_bytes:
+                n, n_tokens = _read(file, self._path, np.dtype("<u8"), 2).tolist()
+                keys = _read(file, self._path, np.dtype("<u8"), n)
+                lengths = _read(file, self._path, np.dtype("<u4"), n).astype(np.int64)
+                if not with_ids:
+                    file.seek(n_tokens * self.dtype.itemsize, os.SEEK_CUR)
+                ids = _read(file, self._path, self.dtype, n_tokens * with_ids)
+                yield Fragments(keys, lengths, ids)
+
+
+def pack(fragments: Fragments) -> bytes:
+    """Return fragments as they stand in a bucket: how many fragments and ids follow, keys, lengths, ids."""
+    keys, lengths, ids = fragments
+    header = np.array([len(keys), len(ids)], "<u8")
+    return b"".join((header.data, keys.astype("<u8").data, lengths.astype("<u4").data, ids.data))
+
+
+Source = Spool | Bucket
+"""What is ordered as one: the spool of a split, or a bucket."""
+
+
+def clear_spool(record: Record) -> None:
+    """Delete what held the documents until they were shuffled."""
+    for path in own_parts(record.folder, record.run):
+        if _SPOOL.fullmatch(path.name.removesuffix(f".{record.run}.part")):
+            files.remove(path)
+
+
+def without_spool(parts: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return what a state says of temporary files, but for those of documents that wait."""
+    return {name: part for name, part in parts.items() if not _SPOOL.fullmatch(name)}
+
+
+def _open(path: Path) -> BinaryIO:
+    with files.disk_errors(path):
+        return os.fdopen(files.open_regular(path, os.O_RDONLY), "rb")
+
+
+def _read(file: BinaryIO, path: Path, dtype: np.dtype[Any], n: int) -> npt.NDArray[Any]:
+    """Read `n` numbers; `PrepareError` where there are fewer."""
+    data = file.read(n * dtype.itemsize)
+    if len(data) < n * dtype.itemsize:
+        raise files.changed(path, file.tell(), file.tell() + n * dtype.itemsize - len(data))
+    return np.frombuffer(data, dtype)
