@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int:
-    """Return the locked file; its name may be taken away by the run before while this one waits for nothing."""
+    """Return the locked file; where the run before took its name away between opening and locking, try again."""
     while True:
         fd = _open(path)
         try:

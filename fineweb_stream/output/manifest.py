@@ -132,7 +132,7 @@ class Record:
         if self.on_disk != tie:
             if self.on_disk:  # a state that belongs to both: power may go off between the two
                 self._write_state([tie, self.on_disk])
-            self._put(self.path.with_name(MANIFEST_NAME), data)
+            self._put(self.folder / MANIFEST_NAME, data)
             if not self.on_disk:
                 self._write_state([tie])
             self.on_disk = tie
@@ -161,7 +161,7 @@ class Record:
 
     def remove_manifest(self) -> None:
         """Delete the manifest's own file, if it is this run's."""
-        path = self.path.with_name(MANIFEST_NAME)
+        path = self.folder / MANIFEST_NAME
         with contextlib.suppress(PrepareError):  # somebody's, and no manifest
             if (found := _read_manifest(self.path)) and found.run == self.run:
                 files.remove(path)
@@ -194,7 +194,7 @@ class Record:
         if state.status != DONE:
             names += map(self.written_layout.shard_name, range(len(state.shard_sha256)))
         names += map(self.layout.shard_name, range(len(state.shuffle.get("shard_sha256", ()))))
-        known = {files.part_path(self.path.with_name(name), self.run) for name in names}
+        known = {files.part_path(self.folder / name, self.run) for name in names}
         for path in own_parts(self.folder, self.run):
             if path not in known:
                 files.remove(path)
