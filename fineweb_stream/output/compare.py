@@ -13,7 +13,7 @@ from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, fi
 from ..support.model import Input
 from ..support.units import counted
 from .columns import may_have_names, names_now, names_of
-from .manifest import Record, portable
+from .manifest import GPT2_SETTINGS, Record, portable
 from .state import ENCODING
 
 PlaceHash = Callable[[Input, int, int], str]
@@ -63,7 +63,7 @@ def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -
     if "layout" in changed and "keep_shards" in changed:
         changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
     if "tokenizer_sha256" in changed:  # what else differs follows from it
-        n_same = [name for name in changed if name not in ("tokenizer", "tokenizer_sha256", "n_ids", "eot_id")]
+        n_same = [name for name in changed if name not in GPT2_SETTINGS]
         was, now = (f"{of['tokenizer']} (SHA-256 {of['tokenizer_sha256'][:12]}...)" for of in (before, settings))
         return [f"--tokenizer was {was} and is {now}", *_said(n_same, before, settings)]
     return _said(changed, before, settings)

@@ -27,7 +27,7 @@ from ..support.errors import DiskError, InputError, PrepareError
 from ..support.model import Input
 from ..support.redact import kept
 from ..tokenizer.gpt2 import GPT2
-from ..tokenizer.tokenizer import id_dtype
+from ..tokenizer.tokenizer import Tokenizer, id_dtype
 from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
 from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, Owned, own_parts
@@ -41,12 +41,18 @@ MAX_BYTES = 256 << 20
 
 _ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str, "tokenizer": dict}
 
-GPT2_SETTINGS = {
-    "tokenizer": GPT2.name,
-    "tokenizer_sha256": GPT2.vocabulary_sha256,
-    "n_ids": GPT2.n_ids,
-    "eot_id": GPT2.eot_id,
-}
+
+def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what a manifest says of a tokenizer."""
+    return {
+        "tokenizer": tokenizer.name,
+        "tokenizer_sha256": tokenizer.vocabulary_sha256,
+        "n_ids": tokenizer.n_ids,
+        "eot_id": tokenizer.eot_id,
+    }
+
+
+GPT2_SETTINGS = settings_of(GPT2)
 """What a manifest means that names no tokenizer: there was no other."""
 
 _FIRST_SETTINGS: dict[str, Any] = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, TYPED_LAYOUTS, Fit, Layout, get_layout
+from ..output.manifest import settings_of
 from ..support.errors import InputError
 from ..support.model import ReadOptions, split_names
 from ..support.units import parse_share, parse_size, parse_whole, read_as
@@ -193,10 +194,5 @@ class Settings:
     def fixed(self) -> dict[str, Any]:
         """The part that an interrupted run cannot change: it would be another result."""
         free = ("errors", "engine", "max_tokens", "skip_bad", "fit", "tokenizer")
-        tokenizer = self.tokenizer
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free} | {
-            "tokenizer": tokenizer.name,
-            "tokenizer_sha256": tokenizer.vocabulary_sha256,
-            "n_ids": tokenizer.n_ids,
-            "eot_id": tokenizer.eot_id,
-        }
+        fixed = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
+        return fixed | settings_of(self.tokenizer)
