@@ -12,7 +12,7 @@ import pytest
 from fineweb_stream.memory import guard as guard_module
 from fineweb_stream.memory.cgroups import cpu_quota, memory_groups
 from fineweb_stream.memory.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
-from fineweb_stream.output.manifest import State
+from fineweb_stream.output.state import State
 from fineweb_stream.pipeline.budget import plan_memory
 from fineweb_stream.pipeline.schedule import allotted_cpus
 from fineweb_stream.pipeline.watch import Watch
