@@ -22,6 +22,10 @@ try:
     from fineweb_stream.cli import run
 except KeyboardInterrupt:
     sys.exit(130)
+except ModuleNotFoundError as error:
+    if error.name != "fineweb_stream":
+        raise
+    sys.exit("prepare.py: copy the folder fineweb_stream/, too: it belongs beside this script")
 
 if __name__ == "__main__":
     run(folder=Path(__file__).resolve().parent)

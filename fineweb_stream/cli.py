@@ -110,7 +110,6 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
             log.info(line)
         return 0
     from .api import prepare
-    from .inputs.discover import DEFAULT_CORPUS
     from .memory.guard import return_large_blocks
 
     cancel.check()
@@ -118,12 +117,13 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     names = options.pop("inputs")
     if not names and len(options["val"]) > 1:
         raise InputError("no input named: --val takes all that follow it", "name the inputs before --val")
-    if not names and not options["demo"]:
+    is_default = not names and not options["demo"]
+    if is_default:
         names = _default_names(here)
     try:
         prepare(names, out, **options)
     except RemoteError as error:
-        if names != [DEFAULT_CORPUS]:
+        if not is_default:
             raise
         raise RemoteError(
             f"nothing beside the script to read, and the Hub cannot be reached ({error.message})",

@@ -207,6 +207,8 @@ def test_lines_that_hold_arrays_are_lines(tmp_path: Path, reference) -> None:
         lines = [json.dumps({"text": d, "messages": [{"a": 1}], "rows": [{"b": 2}]}) for d in DOCS[:n]]
         (tmp_path / "c.jsonl").write_text("\n".join(lines))
         assert len(np.concatenate(list(iter_ids(tmp_path / "c.jsonl"))))
+    (tmp_path / "e.jsonl").write_text(json.dumps({"documents": [{"id": 1}], "text": "one two"}))
+    assert len(np.concatenate(list(iter_ids(tmp_path / "e.jsonl")))) == 3
     (tmp_path / "d.jsonl").write_text(json.dumps({"rows": [{"b": 2}], "text": "one"}) + '\n{"text": "two"}\n')
     assert len(np.concatenate(list(iter_ids(tmp_path / "d.jsonl")))) == 4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,11 +124,11 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
         column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     )
     n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of its text alone: it is the same however it is cut
-    with contextlib.suppress(pa.ArrowInvalid):
+    try:
         array.validate(full=True)
-        if not array.null_count:
-            return batch_of_array(array, n_bytes)
-    return _read_each(array, n_bytes, name, options)
+    except pa.ArrowInvalid:
+        return _read_each(array, n_bytes, name, options)
+    return _read_each(array, n_bytes, name, options) if array.null_count else batch_of_array(array, n_bytes)
 
 
 def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:

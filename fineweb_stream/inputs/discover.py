@@ -302,7 +302,7 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{path}: not a regular file", "a pipe is read as standard input: prepare.py - < PIPE")
         if info.st_size == 0 and is_named:
-            raise InputError(f"{path}: the file is empty", "was it fetched completely?")
+            raise InputError(f"{path}: the file is empty", "fetch it again, or leave it out")
         with path.open("rb") as file:
             format, compression = look(str(path), file, asked)
     except FileNotFoundError:

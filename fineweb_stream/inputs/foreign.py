@@ -207,7 +207,8 @@ def _find_json(head: bytes, text: bytes) -> Foreign | None:
     """Return what a file is that begins with a JSON object; None for JSON Lines."""
     is_lines = is_json_lines(head)
     holder = _HOLDER.match(text)
-    if holder and b'"text"' not in holder[0] and not (is_lines and text.partition(b"\n")[2].strip()):
+    line, _, others = text.partition(b"\n")
+    if holder and not (is_lines and (others.strip() or "text" in json.loads(line))):
         key = holder[1].decode()
         return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
     if is_lines:

@@ -126,7 +126,7 @@ class Parquet(Source):
         return range(bisect_left(self.first_rows, block.start), bisect_left(self.first_rows, block.stop))
 
     def sample(self, n: int) -> list[Block]:
-        """Return rows spread over the text; of a row group the first ones, or of its first MiB where it is here."""
+        """Return rows spread over the text; of a row group the first ones, or of its first MiBs where it is here."""
         if _why_skipped(self):
             return []
         n = min(n, 16)  # each takes a page or so of decoding
@@ -211,15 +211,19 @@ class Parquet(Source):
 def _at(blocks: Iterator[Block], places: list[float]) -> Iterator[Block]:
     """Yield the blocks that stand at some places among all (bytes of text, ascending), or else the last."""
     end, left = 0, iter([*places, math.inf])
-    place = next(left)
+    place, last = next(left), None
     for block in blocks:
         end += block.n_bytes
+        last = block
         if place < end:
             yield block
+            last = None
             while place < end:
                 place = next(left)
         if place == math.inf:
             return
+    if last:  # there is less than was announced
+        yield last
 
 
 def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
@@ -287,7 +291,17 @@ class Chunks(NamedTuple):
     metadata: pq.FileMetaData
     groups: list[int]
     ranges: list[tuple[int, int]]
-    data: list[Data] | None = None
+    data: list[Data | memoryview] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process have its own bytes, not all that came with them."""
+        data = self.data and [bytes(part) for part in self.data]
+        return Chunks, (self.metadata, self.groups, self.ranges, data)
+
+    def out_of(self, ranges: list[tuple[int, int]], data: Sequence[Data]) -> Chunks:
+        """Return it with its part of what was fetched for several, which is not copied."""
+        fetched = _Fetched(0, ranges, data)
+        return self._replace(data=[fetched.find(*range) for range in self.ranges])
 
     def open(self, source: Parquet) -> BinaryIO:
         """Open the file, or what was fetched of it."""
@@ -299,20 +313,21 @@ class Chunks(NamedTuple):
 class _Fetched(RangedFile):
     """A file of which only some ranges are here; `OSError` for a byte that is in none."""
 
-    def __init__(self, size: int, ranges: list[tuple[int, int]], data: list[Data]) -> None:
+    def __init__(self, size: int, ranges: list[tuple[int, int]], data: Sequence[Data | memoryview]) -> None:
         super().__init__(size)
         self._ranges = ranges
         self._data = data
 
     def _read_range(self, start: int, stop: int) -> bytes:
-        return bytes(self._find(start, stop))
+        return bytes(self.find(start, stop))
 
     def read_buffer(self, size: int, /) -> memoryview:
         """Read without a copy: Arrow calls this where there is one."""
         start = self.tell()
-        return self._find(start, self.seek(min(start + size, self._size)))
+        return self.find(start, self.seek(min(start + size, self._size)))
 
-    def _find(self, start: int, stop: int) -> memoryview:
+    def find(self, start: int, stop: int) -> memoryview:
+        """Return a range that is in one of those that are here."""
         at = bisect_right(self._ranges, start, key=lambda range: range[0]) - 1
         if at < 0 or stop > self._ranges[at][1]:
             raise OSError(f"bytes {start:,} to {stop:,} belong to no column of text")

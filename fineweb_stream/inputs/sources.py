@@ -67,12 +67,17 @@ def check_first(sources: Sequence[Source]) -> None:
     Meanwhile the footers come of those at URLs that will be sampled: each takes several round trips.
     """
     found = [source for source in sources if isinstance(source, Parquet)]
-    with ThreadPoolExecutor(2 * N_REMOTE_SAMPLES) as pool:
+    pool = ThreadPoolExecutor(2 * N_REMOTE_SAMPLES)
+    try:
         for source in spread(found, N_REMOTE_SAMPLES)[1:]:
             if source.input.is_remote:
                 pool.submit(check_parquet, source)  # what is wrong with one is said when its turn comes
         for source in found[:1]:
             check_parquet(source)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def spread(sources: Sequence[AnySource], n: int) -> Sequence[AnySource]:

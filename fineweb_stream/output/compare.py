@@ -73,9 +73,13 @@ def _said(changed: list[str], before: dict[str, Any], now: dict[str, Any]) -> li
     return [
         f"--val named {counted(before['val_files'], 'file')} and names {now[name]:,} now"
         if name == "val_files"
-        else f"--{name.replace('_', '-')} was {before.get(name)!r} and is {now[name]!r}"
+        else f"--{name.replace('_', '-')} was {_value(before.get(name))} and is {_value(now[name])}"
         for name in changed
     ]
+
+
+def _value(value: Any) -> str:
+    return "not given" if value is None else repr(value)
 
 
 def _is_same(before: Input, now: Input) -> bool:

@@ -20,6 +20,7 @@ from ..inputs.parquet import MAX_GAP_BYTES, Chunks, Parquet, find_chunks, join_r
 from ..inputs.storage import check_unchanged, remote_file
 from ..remote.network import MAX_RANGE_BYTES, Data, Network
 from ..support.cancel import NEVER, Cancel
+from ..support.errors import PrepareError
 from .ahead import Piece, read_ahead
 
 T = TypeVar("T")
@@ -113,18 +114,21 @@ def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Blo
     fetcher, max_document_bytes = source.network.fetcher, source.options.max_document_bytes or math.inf
     max_bytes = min(fetcher.ahead_bytes // fetcher.n_connections, MAX_RANGE_BYTES)
     held: list[tuple[Block, Chunks]] = []
-    for block in blocks:
-        is_named = block.n_bytes > max_document_bytes  # it is one record, and will be named
-        chunks = find_chunks(source, block) if block.data is None and not is_named else None
-        if held and not (chunks and _is_near(held[0][1], held[-1][1], chunks, max_bytes)):
-            yield from _fetched(source, held)
-            held = []
-        if chunks:
-            held.append((block, chunks))
-        else:
-            yield _piece(block)
-    if held:
+    try:
+        for block in blocks:
+            is_named = block.n_bytes > max_document_bytes  # it is one record, and will be named
+            chunks = find_chunks(source, block) if block.data is None and not is_named else None
+            if held and not (chunks and _is_near(held[0][1], held[-1][1], chunks, max_bytes)):
+                yield from _fetched(source, held)
+                held = []
+            if chunks:
+                held.append((block, chunks))
+            else:
+                yield _piece(block)
+    except PrepareError:  # what is before the damage is good
         yield from _fetched(source, held)
+        raise
+    yield from _fetched(source, held)
 
 
 def _is_near(first: Chunks, last: Chunks, chunks: Chunks, max_bytes: float) -> bool:
@@ -134,7 +138,10 @@ def _is_near(first: Chunks, last: Chunks, chunks: Chunks, max_bytes: float) -> b
 
 
 def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[Piece[Block]]:
-    """Yield blocks that become ones which carry what one request, or a few, bring for all of them."""
+    """Yield blocks that become ones which carry what one request, or a few, bring for all of them.
+
+    What lies between two is counted with the second.
+    """
     file, fetcher = remote_file(source.input), source.network.fetcher
     ranges = join_ranges(range for _, chunks in held for range in chunks.ranges)
 
@@ -142,23 +149,28 @@ def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[
         return [fetcher.web.fetch(file, *range) for range in ranges]
 
     def give(block: Block, chunks: Chunks, data: list[Data]) -> Block:
-        return replace(block, data=chunks._replace(ranges=ranges, data=data))
+        return replace(block, data=chunks.out_of(ranges, data))
 
     begin = functools.cache(lambda: fetcher.submit(fetch, priority=1 + source.number))
+    end = ranges[0][0] if ranges else 0
     for block, chunks in held:
-        n_bytes = sum(stop - start for start, stop in chunks.ranges)
+        n_bytes = chunks.ranges[0][0] - end + sum(stop - start for start, stop in chunks.ranges)
+        end = chunks.ranges[-1][1]
         yield Piece(block, n_bytes, functools.partial(_then, begin, functools.partial(give, block, chunks)))
 
 
 def _then(begin: Callable[[], Future[T]], use: Callable[[T], U]) -> Future[U]:
-    """Return what `use` makes of what is begun here."""
+    """Return what `use` makes of what is begun here; who cancels one such cancels what they share."""
     future: Future[U] = Future()
+    shared = begin()
 
     def pass_on(done: Future[T]) -> None:
-        try:
-            future.set_result(use(done.result()))
-        except BaseException as error:
-            future.set_exception(error)
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(use(done.result()))
+            except BaseException as error:
+                future.set_exception(error)
 
-    begin().add_done_callback(pass_on)
+    shared.add_done_callback(pass_on)
+    future.add_done_callback(lambda done: shared.cancel() if done.cancelled() else None)
     return future

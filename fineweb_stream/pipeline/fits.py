@@ -13,6 +13,11 @@ from ..support.errors import InputError
 from ..support.units import counted
 from .settings import Settings
 
+USEFUL_VAL_TOKENS = 100_000
+"""With fewer, the loss differs from one split to another by more than a change of the model makes it differ."""
+
+MAX_USEFUL_RATIO = 0.1
+
 MODDED_VAL_TOKENS = 10_485_760
 """modded-nanogpt validates on exactly so many tokens."""
 
@@ -101,7 +106,12 @@ def _need(settings: Settings) -> str:
 def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:
     if settings.val_files:
         return "more text in --val"
-    return f"--val-tokens {least}" if 2 * least <= n_tokens else "more text"
+    if 2 * least > n_tokens:
+        return "more text"
+    n_useful = max(min(USEFUL_VAL_TOKENS, int(MAX_USEFUL_RATIO * n_tokens)), least)
+    if settings.val_at == "end":  # which is a share
+        return f"--val-ratio {min(1.1 * n_useful / n_tokens, 0.6):.2g}"
+    return f"--val-tokens {n_useful // 1000 * 1000 if n_useful >= least + 1000 else least}"
 
 
 def _warning(name: str, n_tokens: int, settings: Settings, advice: str) -> str:

@@ -29,13 +29,9 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from .budget import MemoryPlan
 from .fetch import Link
+from .fits import MAX_USEFUL_RATIO, USEFUL_VAL_TOKENS
 from .settings import Settings
 from .worker import Encoded, encode_block
-
-USEFUL_VAL_TOKENS = 100_000
-"""With fewer, the loss differs from one split to another by more than a change of the model makes it differ."""
-
-MAX_USEFUL_RATIO = 0.1
 
 START_SECONDS = 0.6
 """What a run takes beside its text: Python, the packages, the engine, samples, and the files' names."""
@@ -133,7 +129,7 @@ def sample(
     ratios = [ratio for sample in samples for ratio in sample.ratios]
     unseen = sum(sample.unseen_bytes for sample in samples) / max(sum(source.input.size for source in sources), 1)
     rates = [rate for sample in samples for rate in sample.rates]
-    spread = _half_interval(ratios) + 2 * unseen
+    spread = 0.0 if all(sample.is_whole() for sample in samples) else _half_interval(ratios) + 2 * unseen
     n_tokens = [sample.expected_tokens() for sample in samples]
     return Sampled(
         sum(n_tokens),
@@ -178,7 +174,8 @@ class _Sample:
             self._samples = list(pool.map(take, self._chosen) if is_remote else map(take, self._chosen))
         self.ratios: list[float] = []
         self.rates: list[float] = []
-        self.n_text = self.n_tokens = self.unseen_bytes = self._size = self._expected = self._documents = 0.0
+        self.n_text = self.n_tokens = self.unseen_bytes = 0.0
+        self._size = self._text_bytes = self._expected = self._documents = 0.0
 
     def encode(self, encode: Callable[[Block], Encoded | None], is_strict: bool) -> None:
         """Encode them; `InputError` as `sample` says."""
@@ -202,8 +199,13 @@ class _Sample:
                 is_packed = source.input.compression
                 text_bytes = (unpacked_bytes(source, is_strict) or n_bytes) if is_packed else source.text_bytes()
                 self._size += source.input.size
+                self._text_bytes += text_bytes
                 self._expected += text_bytes * tokens / n_bytes
                 self._documents += n_rows(source) if isinstance(source, Parquet) else text_bytes * documents / n_bytes
+
+    def is_whole(self) -> bool:
+        """Tell whether all of the text was in the samples: then nothing is estimated."""
+        return len(self._chosen) == len(self._sources) and self.n_text >= self._text_bytes
 
     def expected_tokens(self) -> int:
         """Return how many tokens all of the sources have, by the samples."""

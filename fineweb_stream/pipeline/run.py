@@ -279,6 +279,7 @@ class Run:
 
     def _saved(self) -> str:
         if (not self._n_saved or self._is_worthless) and not self._state.old:
-            clear(self._record)  # nothing is lost: nothing was there
+            with contextlib.suppress(PrepareError):  # what stopped the run is what is to be told
+                clear(self._record)  # nothing is lost: nothing was there
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"

@@ -65,7 +65,8 @@ class Web:
         `Timeouts.progress`.
         """
         assert 0 <= start <= stop <= file.size
-        address, data, first = address_of(file.url), bytearray(stop - start), start
+        address, first = address_of(file.url), start
+        data = bytearray(stop - start if is_web(address) else 0)
         patience = Patience(address, self)
 
         def attempt() -> Data:

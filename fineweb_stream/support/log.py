@@ -7,6 +7,7 @@ nothing, print the lines as plain sentences.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -76,7 +77,8 @@ def flush_output(program: str, status: int, is_all: bool = True, lost: OSError |
     if lost:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again at its end
     with contextlib.suppress(OSError):
-        if lost and is_all and not (status or isinstance(lost, BrokenPipeError)):
+        is_closed = isinstance(lost, BrokenPipeError) or (os.name == "nt" and lost and lost.errno == errno.EINVAL)
+        if lost and is_all and not (status or is_closed):
             status = DiskError.exit_status
             print(f"{program}: standard output: {lost.strerror}", file=sys.stderr)
         sys.stderr.flush()

@@ -58,7 +58,9 @@ def parse_share(value: str | float) -> float:
         hint = f"write it with a point: {text.replace(',', '.')}" if re.search(r"\d,\d", text) else "write it like 0.1"
         raise InputError(f"not a share: {str(value)!r}", hint) from None
     if not 0 < share < 1:
-        raise InputError(f"{value}: must be more than 0 and less than 1", "try 0.0005")
+        raise InputError(
+            f"{value}: must be more than 0 and less than 1", f"try {share:g}%" if 1 <= share < 100 else "try 0.0005"
+        )
     return share
 
 
@@ -126,9 +128,11 @@ def counted(n: int, noun: str) -> str:
 def format_size(n_bytes: float) -> str:
     """Write a size as people say it.
 
-    >>> format_size(12_345_678_901), format_size(200_000)
-    ('12.3 GB', '200.0 kB')
+    >>> format_size(12_345_678_901), format_size(200_000), format_size(12)
+    ('12.3 GB', '200.0 kB', '12 bytes')
     """
+    if n_bytes < 1e3:
+        return counted(int(n_bytes), "byte")
     unit, name = (1e9, "GB") if n_bytes >= 1e9 else (1e6, "MB") if n_bytes >= 1e6 else (1e3, "kB")
     return f"{n_bytes / unit:,.1f} {name}"
 
