@@ -221,6 +221,15 @@ def test_a_disk_too_small_is_no_error(tmp_path: Path, monkeypatch: pytest.Monkey
             prepare(path, tmp_path / "out", engine="tiktoken", dry_run=dry_run, quiet=True)
 
 
+def test_row_groups_of_one_short_row(tmp_path: Path) -> None:
+    """A footer announces much more than such hold, for each has statistics: they are sampled all the same."""
+    pytest.importorskip("pyarrow")
+    docs = [f"Document {i} is " + "rather " * 40 for i in range(48)]
+    path = write_parquet(tmp_path / "c.parquet", docs, row_group_size=1)
+    found = estimate(path, tmp_path / "out")
+    assert found.train_tokens and found.documents == 48
+
+
 def test_what_prepare_refuses_is_refused(tmp_path: Path) -> None:
     """A setting or a record that stops the run stops the estimate."""
     path = write_jsonl(tmp_path / "c.jsonl", [*DOCS, "x"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -16,8 +17,12 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import prepare
+from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.inputs.parquet import MAX_GAP_BYTES
-from fineweb_stream.inputs.sources import N_REMOTE_SAMPLES
+from fineweb_stream.inputs.sources import N_REMOTE_SAMPLES, make_sources
+from fineweb_stream.pipeline import fetch
+from fineweb_stream.remote.network import Fetcher, Network
+from fineweb_stream.support.model import ReadOptions
 
 from .conftest import ROOT
 from .helpers import outputs, write_parquet
@@ -203,6 +208,43 @@ def test_neighbours_share_a_request(clean_env, tmp_path) -> None:
     large = [request.n_bytes for request in server.log if request.n_bytes > chunk_bytes]
     assert len(large) == 5 and max(large) <= 4 << 20, "two row groups of 2 MB each"
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_leaving_early_ends_what_is_shared(clean_env, tmp_path) -> None:
+    """--max-tokens within the first block: nothing is said of the requests that were left, and few came to be made."""
+    folder = tmp_path / "hub" / "o" / "n" / "data"
+    folder.mkdir(parents=True)
+    docs = [f"{i} " * 5000 for i in range(2000)]
+    path = write_parquet(folder / "0.parquet", docs, 50, compression="none", use_dictionary=False)
+    with HubServer(tmp_path / "hub") as server:
+        server.rate = 20e6
+        command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--connections", "2"]
+        env = clean_env | {"HF_ENDPOINT": server.url}
+        done = subprocess.run([*command, "--max-tokens", "9000"], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0
+    assert "Error" not in done.stderr and "Traceback" not in done.stderr
+    assert sum(request.n_bytes for request in server.log) < path.stat().st_size / 2
+
+
+def test_neighbours_count_what_is_between_them(tmp_path, monkeypatch) -> None:
+    """The bytes of another column that come along have their room, too; another process gets a block's own bytes."""
+    folder, rng = tmp_path / "hub" / "o" / "n" / "data", random.Random(10)
+    folder.mkdir(parents=True)
+    docs = [f"a text of {i} " * 4000 for i in range(40)]
+    write_parquet(folder / "0.parquet", docs, 20, ids=[rng.randbytes(5000) for _ in docs], use_dictionary=False)
+    with HubServer(tmp_path / "hub") as server, Fetcher() as fetcher:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        network = Network(fetcher)
+        source = make_sources(find_inputs([NAME], None, network), ReadOptions(), network=network)[0]
+        pieces = list(fetch._iter_fetched(source, source.iter_blocks(0)))
+        blocks = [piece.begin().result(60) for piece in pieces if piece.begin]
+        fetched = [request.n_bytes for request in server.log if request.n_bytes > 100_000]
+    assert len(blocks) == 2 and len(fetched) == 1
+    assert sum(piece.n_bytes for piece in pieces) == fetched[0]
+    for block in blocks:
+        n_own = sum(map(len, block.data.data))
+        assert n_own < fetched[0] / 3
+        assert len(pickle.dumps(block)) < n_own + 20_000
 
 
 def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None:
