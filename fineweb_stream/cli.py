@@ -256,7 +256,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="a Dask scheduler",
     )
     add("--seed", type=int, default=0, metavar="N", help="of the validation split and of --shuffle (default: 0)")
-    add("--overwrite", action="store_true", help="replace what another run has left")
+    add("--overwrite", action="store_true", help="begin anew: what another run has left is deleted first")
     add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")
     add("--demo", action="store_true", help="use the text that Python carries as the corpus")
     add("--verify", action="store_true", help="read the outputs again and check them")
