@@ -217,7 +217,7 @@ def test_leaving_early_ends_what_is_shared(clean_env, tmp_path) -> None:
     docs = [f"{i} " * 5000 for i in range(2000)]
     path = write_parquet(folder / "0.parquet", docs, 50, compression="none", use_dictionary=False)
     with HubServer(tmp_path / "hub") as server:
-        server.rate = 20e6
+        server.rate = 4e6
         command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--connections", "2"]
         env = clean_env | {"HF_ENDPOINT": server.url}
         done = subprocess.run([*command, "--max-tokens", "9000"], env=env, capture_output=True, text=True, timeout=100)
