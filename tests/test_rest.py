@@ -56,7 +56,10 @@ def test_shards_and_rest_are_all(shuffle: bool, layout: str, corpus_path: Path, 
     result = prepare(corpus_path, out, layout=layout, **options)
     rest = out / kind.rest_name
     said = capsys.readouterr().out
-    assert f"note: {rest} has the last 3 tokens of train, too few for {kind.reader}, which leaves it out\n" in said
+    assert (
+        f"warning: {rest} has the last 3 tokens of train, too few for a shard of {kind.reader}, which leaves it out\n"
+        in said
+    )
     assert "warning: " not in said
     READERS[layout](out, *BATCH)
     prepare(corpus_path, tmp_path / "expected", quiet=True, **options)
@@ -178,7 +181,7 @@ def test_an_index_outlives_its_rest(
     out, options = tmp_path / "out", OPTIONS | {"layout": layout, "index": True}
     rest = index_path(out / LAYOUTS[layout].rest_name)
     prepare(corpus_path, out, max_tokens=12_003, **options)
-    assert rest.exists() and "warning" not in capsys.readouterr().out
+    assert rest.exists() and f"warning: {rest}:" not in capsys.readouterr().out
     for is_there in (True, False):
         prepare(corpus_path, out, max_tokens=16_000, **options)
         assert (f"warning: {rest}: there is no {rest.stem} now: delete {rest}" in capsys.readouterr().out) is is_there

@@ -145,7 +145,8 @@ def outputs(folder: Path, record: Record) -> list[str]:
         lines.append(f"{folder / shards}: the tokens of {TRAIN_NAME} once more")
     if state.has_rest:
         rest, n_rest = folder / layout.rest_name, counted(record.rest_tokens, "token")
-        lines.append(f"note: {rest} has the last {n_rest} of train, too few for {layout.reader}, which leaves it out")
+        few = f"too few for a shard of {layout.reader}, which leaves it out"
+        lines.append(f"warning: {rest} has the last {n_rest} of train, {few}")
     if state.n_changes:
         n_changes = ", ".join(f"{n:,} {kind}" for kind, n in state.n_changes.items())
         lines.append(f"{folder / CHANGES_NAME}: {n_changes}")
