@@ -126,9 +126,10 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
     n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of its text alone: it is the same however it is cut
     try:
         array.validate(full=True)
+        is_plain = not array.null_count
     except pa.ArrowInvalid:
-        return _read_each(array, n_bytes, name, options)
-    return _read_each(array, n_bytes, name, options) if array.null_count else batch_of_array(array, n_bytes)
+        is_plain = False
+    return batch_of_array(array, n_bytes) if is_plain else _read_each(array, n_bytes, name, options)
 
 
 def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 from ..inputs.blocks import Block, Source
-from ..inputs.parquet import MAX_GAP_BYTES, Chunks, Parquet, find_chunks, join_ranges, text_share
+from ..inputs.parquet import Chunks, Parquet, find_chunks, join_ranges, text_share
 from ..inputs.storage import check_unchanged, remote_file
 from ..remote.network import MAX_RANGE_BYTES, Data, Network
 from ..support.cancel import NEVER, Cancel
@@ -133,8 +133,8 @@ def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Blo
 
 def _is_near(first: Chunks, last: Chunks, chunks: Chunks, max_bytes: float) -> bool:
     """Tell whether one request may bring what lies between, too."""
-    gap = chunks.ranges[0][0] - last.ranges[-1][1]
-    return 0 <= gap <= MAX_GAP_BYTES and chunks.ranges[-1][1] - first.ranges[0][0] <= max_bytes
+    is_joined = len(join_ranges([last.ranges[-1], chunks.ranges[0]])) == 1
+    return is_joined and chunks.ranges[-1][1] - first.ranges[0][0] <= max_bytes
 
 
 def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[Piece[Block]]:

@@ -65,14 +65,16 @@ class Web:
         `Timeouts.progress`.
         """
         assert 0 <= start <= stop <= file.size
-        address, first = address_of(file.url), start
-        data = bytearray(stop - start if is_web(address) else 0)
+        if start == stop:
+            return b""
+        address = address_of(file.url)
         patience = Patience(address, self)
+        if not is_web(address):
+            return patience.retry(lambda: read_fsspec(file, start, stop))
+        data, first = bytearray(stop - start), start
 
-        def attempt() -> Data:
+        def attempt() -> bytearray:
             nonlocal first
-            if not is_web(address):
-                return read_fsspec(file, start, stop)
             with contextlib.ExitStack() as stack:
                 answer = self._open(stack, address, first, stop, patience.left)
                 _check_answer(file, answer, first, stop)
@@ -83,7 +85,7 @@ class Web:
                 raise ConnectionError
             return data
 
-        return patience.retry(attempt) if start < stop else b""
+        return patience.retry(attempt)
 
     def _open(self, stack: contextlib.ExitStack, address: str, first: int, stop: int, limit: float) -> Any:
         """Ask for a range where the file is, and for where that is if nobody knows: one asks, the others wait."""
