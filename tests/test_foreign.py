@@ -209,6 +209,12 @@ def test_lines_that_hold_arrays_are_lines(tmp_path: Path, reference) -> None:
         assert len(np.concatenate(list(iter_ids(tmp_path / "c.jsonl"))))
     (tmp_path / "e.jsonl").write_text(json.dumps({"documents": [{"id": 1}], "text": "one two"}))
     assert len(np.concatenate(list(iter_ids(tmp_path / "e.jsonl")))) == 3
+    (tmp_path / "f.jsonl").write_text(json.dumps({"data": [{"text": "one two"}] * 100_000}))  # longer than what is seen
+    with pytest.raises(InputError, match="a JSON array in the field 'data' of one object"):
+        find_inputs([str(tmp_path / "f.jsonl")])
+    (tmp_path / "g.jsonl").write_text(json.dumps({"text": "one two", "rows": [{"b": 2}]}, indent=1))
+    with pytest.raises(InputError, match="a JSON object over several lines"):
+        find_inputs([str(tmp_path / "g.jsonl")])
     (tmp_path / "d.jsonl").write_text(json.dumps({"rows": [{"b": 2}], "text": "one"}) + '\n{"text": "two"}\n')
     assert len(np.concatenate(list(iter_ids(tmp_path / "d.jsonl")))) == 4
 

@@ -208,12 +208,20 @@ def _find_json(head: bytes, text: bytes) -> Foreign | None:
     is_lines = is_json_lines(head)
     holder = _HOLDER.match(text)
     line, _, others = text.partition(b"\n")
-    if holder and not (is_lines and (others.strip() or "text" in json.loads(line))):
+    if holder and not (_has_text(line, holder[0]) or (is_lines and others.strip())):
         key = holder[1].decode()
         return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
     if is_lines:
         return None
     return _NOTEBOOK if re.search(rb'"(cells|nbformat)"\s*:', text) else _PRETTY
+
+
+def _has_text(line: bytes, before: bytes) -> bool:
+    """Tell whether an object has a text of its own: on its line or, where that is not all of it, before its array."""
+    try:
+        return "text" in json.loads(line)
+    except (ValueError, RecursionError):
+        return b'"text"' in before
 
 
 def is_json_lines(head: bytes) -> bool:
