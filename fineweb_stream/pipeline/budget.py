@@ -175,12 +175,17 @@ def plan_for(
         from .vocabulary import usable_engine
 
         engine = usable_engine(engine, tokenizer)
-    n_connections = connections if any(input.is_remote for input in inputs) else 0
+    n_connections = count_connections(inputs, connections)
     formats, n_workers = {input.format for input in inputs}, count_workers(workers)
     window = largest_window(inputs, network)
     plan = plan_memory(guard, engine, n_workers, formats, is_local, n_connections, tokenizer, window)
     network.fetcher.n_connections, network.fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
     return plan
+
+
+def count_connections(inputs: Sequence[Input], asked: int) -> int:
+    """Return how many connections are wanted to fetch what lies at URLs; 0 where all is here."""
+    return asked if any(input.is_remote for input in inputs) else 0
 
 
 def plan_shuffle(guard: MemoryGuard) -> int:

@@ -22,18 +22,25 @@ MODDED_VAL_TOKENS = 10_485_760
 """modded-nanogpt validates on exactly so many tokens."""
 
 
-def check_fit(
-    train: int, val: int, spread: float, settings: Settings, has_documents: bool, is_val_named: bool = False
-) -> list[str]:
+def larger_ratio(n_tokens: int, val: int, settings: Settings) -> float | None:
+    """Return a share of all tokens that gives a useful val, None where there is no need or no better one."""
+    if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
+        return None
+    ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(n_tokens, 1), MAX_USEFUL_RATIO)
+    return ratio if ratio > 1.2 * settings.val_ratio else None
+
+
+def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
     """Return notes on files that will be too short for their reader, by estimates (tokens, and their relative error).
 
-    `is_val_named` says that a larger val was advised already.
+    Of a val that is too small to be useful the plan says so already.
 
     Raises `InputError` instead where `--for` was given.
     """
     layout, least = LAYOUTS[settings.layout], settings.least_tokens
     problems = []
-    if val * (1 + spread) < least and (settings.fit or not is_val_named):
+    is_named = larger_ratio(train + val, val, settings) is not None
+    if val * (1 + spread) < least and (settings.fit or not is_named):
         problems.append(
             (f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val, settings))
         )

@@ -33,7 +33,7 @@ from ..support.log import log
 from ..support.model import Input, join_names
 from ..tokenizer.gpt2 import GPT2
 from . import report
-from .budget import MemoryPlan, plan_for
+from .budget import MemoryPlan, count_connections, plan_for
 from .fits import check_fit, fit_warnings
 from .schedule import Workers
 from .settings import Settings
@@ -79,7 +79,7 @@ class Job:
     @property
     def n_connections(self) -> int:
         """How many connections were asked for to fetch what lies at URLs; 0 where all is here."""
-        return self.request.connections if any(input.is_remote for input in self.inputs) else 0
+        return count_connections(self.inputs, self.request.connections)
 
     @property
     def folder(self) -> Path:
@@ -188,7 +188,7 @@ class Job:
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Say what was found, what will be made and what it takes."""
-        from .plan import check_plan, larger_ratio, make_estimate, plan_lines, sample
+        from .plan import check_plan, make_estimate, plan_lines, sample
 
         for line in [*report.found(record), self.plan.line]:
             log.info(line)
@@ -201,8 +201,7 @@ class Job:
         if sampled:
             check_plan(sampled, settings)
             train, val = sampled.splits(settings)
-            is_val_named = larger_ratio(sampled, settings, val) is not None
-            for line in check_fit(train, val, sampled.spread, settings, sampled.has_documents, is_val_named):
+            for line in check_fit(train, val, sampled.spread, settings, sampled.has_documents):
                 log.warning(line)
         return found
 

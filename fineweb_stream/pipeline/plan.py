@@ -29,7 +29,7 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from .budget import MemoryPlan
 from .fetch import Link
-from .fits import MAX_USEFUL_RATIO, USEFUL_VAL_TOKENS
+from .fits import larger_ratio
 from .settings import Settings
 from .worker import Encoded, encode_block
 
@@ -352,20 +352,12 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
         f"disk: {format_size(found.disk_bytes or 0)} needed at the peak, {format_size(found.disk_free_bytes)} free"
         + time,
     ]
-    if advice := larger_ratio(sampled, settings, val):
+    if advice := larger_ratio(sampled.n_tokens, val, settings):
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
             f" --val-ratio {advice:.2g} gives about {advice * sampled.n_tokens:,.0f}"
         )
     return lines
-
-
-def larger_ratio(sampled: Sampled, settings: Settings, val: int) -> float | None:
-    """Return a share that gives a useful validation split, None where there is no need or no better one."""
-    if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
-        return None
-    ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(sampled.n_tokens, 1), MAX_USEFUL_RATIO)
-    return ratio if ratio > 1.2 * settings.val_ratio else None
 
 
 def link_line(link: Link) -> str:
