@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import logging
 import os
 import re
 import sys
@@ -38,9 +39,6 @@ _EXAMPLES = r"""examples:
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Run the command line and return its exit status; by default all is in `folder`, the script's own."""
-    # None is one that was closed before the program began; these stay open to its end.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     hold_output("backslashreplace")  # a path may have bytes that the locale cannot say
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
     is_all_said = True
@@ -48,6 +46,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
         try:
             options = vars(make_parser().parse_args(_with_separator(sys.argv[1:] if arguments is None else arguments)))
             is_all_said = options["dry_run"]
+            if options["quiet"]:
+                printer.setLevel(logging.WARNING)
             with cancel_on_signals() as cancel, _packages_named():
                 status = _run(options, folder or Path(), cancel)
         except (PrepareError, Interrupted) as error:
@@ -92,7 +92,10 @@ def _packages_named() -> Iterator[None]:
 
 
 def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
-    out = Path(options.pop("out") or here)
+    out = options.pop("out")
+    if out == "":
+        raise InputError("--out without a name", "is a variable of the shell empty? . is the current folder")
+    out = here if out is None else Path(out)
     if cache := options.pop("tiktoken_cache"):
         from .token_files.tiktoken_cache import write_tiktoken_cache
 
@@ -258,6 +261,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, metavar="N", help="of the validation split and of --shuffle (default: 0)")
     add("--overwrite", action="store_true", help="begin anew: what another run has left is deleted first")
     add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")
+    add("--quiet", action="store_true", help="say nothing but warnings and errors")
     add("--demo", action="store_true", help="use the text that Python carries as the corpus")
     add("--verify", action="store_true", help="read the outputs again and check them")
     add("--tiktoken-cache", metavar="DIR", help="write GPT-2 there for tiktoken (sample.py offline), and stop")

@@ -321,6 +321,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/manifest.py", "_CONTINUES"),
         ("output/resume.py", "put it back, or {start_over}"),
         ("inputs/discover.py", "is a variable of the shell empty?"),
+        ("cli.py", "is a variable of the shell empty?"),
         ("inputs/parquet.py", "write the file anew with another encoding"),
     ],
     "Of standard input, which a process of its own has: test_program, test_stream_val.": [

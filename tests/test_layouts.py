@@ -431,13 +431,14 @@ def test_a_name_that_is_no_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "shards", "val", "usage"),
     [
-        ("llmc", "train_shard_0000.bin to train_shard_0001.bin", "val.bin", "-i '{out}/train_shard_*.bin' -j"),
+        ("llmc", "train_shard_0000.bin to train_shard_0001.bin", "val.bin", "-i '{out}/train_shard_*.bin' -j '{out}/v"),
         ("npy", "train_shard_0000.npy to train_shard_0001.npy", "val.npy", "data_root = '{out}'"),
+        ("nanogpt", "train.bin", "val.bin", "to nanoGPT's 'data/my out/', then python train.py --dataset='my out'"),
     ],
 )
 def test_what_is_said(layout: str, shards: str, val: str, usage: str, tmp_path: Path, capsys) -> None:
     """The plan, the end and --verify name the files that are made, and say how they are used."""
-    out = tmp_path / "out"
+    out = tmp_path / "my out"
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     arguments = ["--out", str(out), "--layout", layout]
     assert cli.main([str(path), *arguments, "--shard-tokens", "5000", "--max-tokens", "9100"]) == 0
@@ -447,7 +448,7 @@ def test_what_is_said(layout: str, shards: str, val: str, usage: str, tmp_path: 
     assert usage.format(out=out) in said
     assert f" {val} " in said
     assert f"warning: {val} has" in said
-    assert "train.bin" not in said
+    assert ("train.bin" in said) == (layout == "nanogpt")
     assert cli.main([*arguments, "--verify"]) == 0
 
 

@@ -201,7 +201,7 @@ def test_help_fits_a_screen(run_program) -> None:
     done = run_program("--help")
     assert len(done.stdout.splitlines()) <= 50
     assert "examples:" in done.stdout
-    parameters = set(inspect.signature(prepare).parameters) - {"inputs", "executor", "quiet", "fit"} | {"for"}
+    parameters = set(inspect.signature(prepare).parameters) - {"inputs", "executor", "fit"} | {"for"}
     for name in parameters:
         assert f"--{name.replace('_', '-')}" in done.stdout
 
@@ -439,6 +439,9 @@ def test_an_output_that_is_lost(command: str, unbuffered: str, tmp_path: Path) -
     closed = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True,
                             **options | {"shell": False})  # fmt: skip
     assert (closed.returncode, closed.stderr) == (0, "")
+    for stream in ("1", "2"):
+        shut = subprocess.run(f"{line} {stream}>&- | cat", capture_output=True, **options)
+        assert (shut.returncode, shut.stderr, bool(shut.stdout)) == (0, "", stream == "2")
 
 
 @pytest.mark.parametrize("arguments", [("",), ("c.txt", "--val", "")])
@@ -448,3 +451,15 @@ def test_an_empty_name(arguments: tuple[str, ...], tmp_path: Path, run_program) 
     done = run_program(*arguments)
     assert done.returncode == 2 and "an input without a name" in done.stderr
     assert run_program(".").returncode == 0
+    done = run_program(".", "--out", "")
+    assert done.returncode == 2 and "--out without a name" in done.stderr
+
+
+def test_quiet(run_program, tmp_path: Path) -> None:
+    """--quiet says nothing but warnings and errors."""
+    write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 99)
+    done = run_program("c.jsonl", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = run_program("c.jsonl", "--quiet", "--overwrite", "--separator", "x")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("note: --separator is for text files")
+    assert run_program("none.jsonl", "--quiet").stderr.startswith("prepare: none.jsonl: ")

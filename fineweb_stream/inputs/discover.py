@@ -19,10 +19,10 @@ from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
-from ..support.redact import shown
+from ..support.redact import quoted, shown
 from .foreign import HEAD_BYTES, is_json_lines
 from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
-from .refusal import STDIN_NAME, quoted
+from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"

@@ -14,8 +14,9 @@ import re
 import shlex
 import sys
 
+from ..support.redact import quoted
 from .codecs import CODECS
-from .refusal import Foreign, quoted
+from .refusal import Foreign
 
 _BYTE_ORDER_MARKS = {  # UTF-32's first, for one of them begins as UTF-16's
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..support.errors import InputError
+from ..support.redact import quoted
 from .codecs import CODECS, CompressedFile
 from .foreign import HEAD_BYTES, find_foreign, is_json_lines
-from .refusal import quoted, refuse
+from .refusal import refuse
 
 FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 

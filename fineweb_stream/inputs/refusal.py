@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 from ..support.errors import InputError
+from ..support.redact import quoted
 from .codecs import CODECS
 
 STDIN_NAME = "standard input"
@@ -42,11 +40,6 @@ def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
         hint += "; or read it as it is: --format text"
     packed = " (compressed)" if compression else ""
     return InputError(f"{name}: {found.kind}{packed}, not text", hint)
-
-
-def quoted(name: str) -> str:
-    """Return a path as a shell wants it."""
-    return subprocess.list2cmdline([name]) if os.name == "nt" else shlex.quote(name)
 
 
 def _render(name: str, found: Foreign, compression: str) -> str:

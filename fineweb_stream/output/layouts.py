@@ -50,11 +50,11 @@ class Layout:
     ('train_shard_0007.bin', 1224, 'val.npy')
 
     `header` turns a number of tokens, and the bytes of each, into the `header_bytes` bytes that stand before them;
-    `max_tokens` is how many a file may have; `usage` says what to do with the files in `{folder}`, whose last part is
-    `{name}`. Shards that are not merged are the result. `reader` reads them, in steps of `default_batch` when it is
-    told nothing; `shard_tokens` is how long its own scripts make shards. `stems` are what the names of shards and of
-    val begin with; shards have numbers of at least `n_digits` digits, from `first_number` on. What `is_spool` only
-    waits for its turn, and never gets a final name.
+    `max_tokens` is how many a file may have; `usage` says what to do with the files: `{train}` and `{val}` are
+    patterns of their paths, `{name}` is what nanoGPT calls the dataset. Shards that are not merged are the result.
+    `reader` reads them, in steps of `default_batch` when it is told nothing; `shard_tokens` is how long its own scripts
+    make shards. `stems` are what the names of shards and of val begin with; shards have numbers of at least `n_digits`
+    digits, from `first_number` on. What `is_spool` only waits for its turn, and never gets a final name.
     """
 
     name: str
@@ -156,7 +156,7 @@ LLMC = Layout(
     _llmc_header,
     (2**31 - 1 - _LLMC_HEADER.size) // 2,  # it keeps places in a file in C's int
     False,
-    "./train_gpt2cu -i '{folder}/train_shard_*.bin' -j '{folder}/val.bin'",
+    "./train_gpt2cu -i {train} -j {val}",
     "llm.c",
     Fit(4, 1024),
     100_000_000,
@@ -164,7 +164,6 @@ LLMC = Layout(
 FINEWEB = replace(
     LLMC,
     name="llmc-fineweb",
-    usage="./train_gpt2cu -i '{folder}/fineweb_train_*.bin' -j '{folder}/fineweb_val_*.bin'",
     stems=("fineweb_train_", "fineweb_val_000000"),
     n_digits=6,
     first_number=1,  # val is number 0
@@ -205,8 +204,7 @@ def get_layout(name: str, id_bytes: int = 2) -> Layout:
     max_tokens, usage = layout.max_tokens, layout.usage
     if layout.reader == LLMC.reader:
         max_tokens = max_tokens * layout.id_bytes // id_bytes
-        train, val = f"{layout.stems[0]}*{layout.suffix}", layout.val_name
-        usage = f"python train_llama3.py --input_bin '{{folder}}/{train}' --input_val_bin '{{folder}}/{val}'"
+        usage = "python train_llama3.py --input_bin {train} --input_val_bin {val}"
     elif layout is NANOGPT:
         usage = f"{UINT32_CHANGE}, then {usage}"
     return replace(layout, max_tokens=max_tokens, usage=usage, id_bytes=id_bytes)

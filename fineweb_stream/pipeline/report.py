@@ -14,6 +14,7 @@ from ..output.own import CHANGES_NAME, META_NAME, TRAIN_NAME
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.errors import InputError
 from ..support.model import Input
+from ..support.redact import quoted
 from ..support.units import counted, format_size
 from ..support.version import __version__
 from ..tokenizer import load
@@ -158,7 +159,7 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
     state = record.state
     assert state.status == DONE
     engine, rate = record.about.get("engine", "tiktoken"), state.text_bytes / 1e6 / max(state.seconds, 1e-9)
-    lines = [f"{state.text_bytes / 1e6:,.1f} MB of text in {state.seconds:,.1f} s ({rate:,.1f} MB/s) with {engine}"]
+    lines = [f"{format_size(state.text_bytes)} of text in {state.seconds:,.1f} s ({rate:,.1f} MB/s) with {engine}"]
     if state.n_eot_in_text:
         lines.append(
             f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
@@ -169,9 +170,16 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
         lines.append(f"warning: the separator {separator!r} parts nothing: each file is one document")
     lines += fit_warnings(record, settings)
     lines += outputs(folder, record)
-    usage = record.layout.usage.format(folder=str(folder.resolve()), name=folder.resolve().name)
-    if record.layout.is_merged and folder.resolve().parent.name != "data":
-        all_files = f"{META_NAME} and both" if META_NAME in state.outputs else "both"
-        usage = f"copy {all_files} to nanoGPT's data/{folder.resolve().name}/, then {usage}"
-    lines.append(f"train on it: {usage}")
-    return lines
+    return [*lines, f"train on it: {_usage(folder.resolve(), record)}"]
+
+
+def _usage(folder: Path, record: Record) -> str:
+    """Say what to type to train on what is in a folder."""
+    layout = record.layout
+    train, val = folder / f"{layout.stems[0]}*{layout.suffix}", folder / layout.val_name
+    paths = {"folder": str(folder), "train": quoted(str(train)), "val": quoted(str(val)), "name": quoted(folder.name)}
+    usage = layout.usage.format(**paths)
+    if not layout.is_merged or folder.parent.name == "data":
+        return usage
+    all_files = f"{META_NAME} and both" if META_NAME in record.state.outputs else "both"
+    return f"copy {all_files} to nanoGPT's {quoted(f'data/{folder.name}/')}, then {usage}"

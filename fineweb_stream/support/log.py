@@ -60,7 +60,12 @@ def printed() -> Iterator[Printer]:
 
 
 def hold_output(errors: str) -> None:
-    """Let standard output keep what it is told until it is flushed, which says whether that can be written."""
+    """Let standard output keep what it is told until it is flushed, which says whether that can be written.
+
+    A stream that was closed before the program began is None; then what is said goes nowhere.
+    """
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (both stay open to the program's end)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # a test may have put something else there
         sys.stdout.reconfigure(errors=errors, write_through=False)
 

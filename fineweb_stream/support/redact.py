@@ -8,7 +8,9 @@ kin reverse what is read. And URLs carry secrets: neither a message nor a record
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shlex
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
@@ -47,6 +49,19 @@ def shown(name: str) -> str:
     ('https://example.org/a.txt', 'what?.txt')
     """
     return escape(_without_secrets(name) if "://" in name else name)
+
+
+def quoted(text: str) -> str:
+    """Return a path or a pattern as a shell wants it.
+
+    >>> quoted("data/corpus"), quoted("data/my corpus")[1:-1]
+    ('data/corpus', 'data/my corpus')
+    """
+    if os.name != "nt":
+        return shlex.quote(text)
+    from subprocess import list2cmdline
+
+    return list2cmdline([text])
 
 
 def kept(name: str) -> str:
