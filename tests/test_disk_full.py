@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import gzip
 import os
 import re
 import shutil
@@ -228,6 +229,24 @@ def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> 
     subprocess.run([*command, small_disk / "out"], input=text, check=True, capture_output=True, timeout=60)
     for name in ("train.bin", "val.bin"):
         assert (small_disk / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+
+
+def test_what_a_full_disk_has_is_saved(small_disk: Path, tmp_path: Path) -> None:
+    """All whole blocks that it has, also before anything was saved the first time; with room the run goes on."""
+    text = b"".join(b"Line %d of a text that goes on and on.\n" % i for i in range(300_000))
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(text, 1))  # how much it will be is not known before
+    command = [sys.executable, ROOT / "prepare.py", tmp_path / "c.txt.gz", "--out"]
+    done = subprocess.run([*command, small_disk / "out"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4, done.stderr
+    check_folder(small_disk / "out", done.stderr, {})
+    record = read_record(small_disk / "out")
+    assert record and record.state.n_tokens * 2 > DISK_BYTES // 2
+    shutil.copytree(small_disk / "out", tmp_path / "out")
+    more = subprocess.run([*command, tmp_path / "out"], capture_output=True, text=True, check=True, timeout=60)
+    assert f"{record.state.n_tokens:,} tokens are there" in more.stdout
+    subprocess.run([*command, tmp_path / "expected"], capture_output=True, check=True, timeout=60)
+    for name in ("train.bin", "val.bin"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
 
 
 def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

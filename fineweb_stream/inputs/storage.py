@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 
 from ..remote.hub import check_remote
 from ..remote.network import CHANGED, Network, RemoteFile, RemoteReader
-from ..support.errors import InputError, PrepareError
+from ..support.errors import ChangedError, InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
 from .blocks import Block, Source
@@ -277,7 +277,7 @@ def read_block(block: Block) -> bytes:
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise `InputError` when a file is not what it was when the run looked at it first."""
+    """Raise `ChangedError` when a file is not what it was when the run looked at it first."""
     input = source.input
     if input.is_stdin or input.format == "demo":
         return
@@ -287,11 +287,12 @@ def check_unchanged(source: Source) -> None:
         info = Path(input.path).stat()
         now = (info.st_size, str(info.st_mtime_ns))
     except OSError as error:
-        raise InputError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
+        raise ChangedError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
     if now != (input.size, changed_at(input.fingerprint)):
-        raise InputError(
-            f"{input.path}: changed while it was read (it had {input.size:,} bytes, now {now[0]:,})",
-            "once it is complete, start over with --overwrite",
+        sizes = f"it had {input.size:,} bytes, now {now[0]:,}" if now[0] != input.size else "it was written anew"
+        raise ChangedError(
+            f"{input.path}: changed while it was read ({sizes})",
+            "once it is complete, the same command goes on, if what was read is still in it",
         )
 
 

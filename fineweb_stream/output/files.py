@@ -31,6 +31,9 @@ HEAD_BYTES = 32
 # O_BINARY: Windows translates newlines without it. O_NONBLOCK: a pipe that took a file's place is not waited for.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
+NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
+"""A disk, a quota or a file is full."""
+
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
 _NO_CLONE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES}
 _NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # what the plain way meets again is an error there
@@ -52,10 +55,10 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         yield
     except OSError as error:
         needed = f" (this write needs {n_bytes:,} bytes)" if n_bytes else ""
-        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
-            hint = "make room there"
-        elif error.errno == errno.EFBIG:
+        if error.errno == errno.EFBIG:
             hint = "raise the limit of a file's size (ulimit -f), or use --layout npy with a smaller --shard-tokens"
+        elif error.errno in NO_ROOM:
+            hint = "make room there"
         elif error.errno == errno.ENOENT and not path.parent.exists():
             hint = f"make the folder first: {path.parent}"
         else:
@@ -226,9 +229,10 @@ class Part:
     `header_bytes` before all that are left free for a header that is only known at the end; neither `n_bytes` nor the
     hash covers them. `check` is called now and then while the file is read, and may raise.
 
-    A failed write or fsync is final: Linux may drop the pages that a failed fsync covered, and the next fsync returns 0
-    (Rebello et al. 2020, "Can Applications Recover from fsync Failures?"). So the file never becomes durable again:
-    each later `sync` raises the first error, and a resumed run cuts the file back to its last good commit.
+    A failed fsync is final: Linux may drop the pages that it covered, and the next one returns 0 (Rebello et al. 2020,
+    "Can Applications Recover from fsync Failures?"). So the file never becomes durable again: each later `sync` raises
+    the first error, and a resumed run cuts the file back to its last good commit. What a failed write has left behind
+    `n_bytes` is cut off when the file is taken up again.
 
     Raises `PrepareError` when it holds less or something else, `DiskError` when the disk does not take what is written.
     """
@@ -312,7 +316,7 @@ class Part:
         """Append; durable after `sync`. The data is hashed in a thread: it must not change until the next call."""
         if not len(data):
             return
-        with self._final_errors(memoryview(data).nbytes):
+        with disk_errors(self.path, memoryview(data).nbytes):
             _write_all(self._fd, data)
         self._count(data)
         if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
@@ -324,7 +328,7 @@ class Part:
         """Fill the room that was left for the header; durable after `sync`."""
         assert len(data) == self._header_bytes
         if data:
-            with self._final_errors(len(data)):
+            with disk_errors(self.path, len(data)):
                 os.lseek(self._fd, 0, os.SEEK_SET)
                 _write_all(self._fd, data)
                 os.lseek(self._fd, 0, os.SEEK_END)
@@ -353,10 +357,10 @@ class Part:
             self._head = (self._head + bytes(memoryview(data).cast("B")[:HEAD_BYTES]))[:HEAD_BYTES]
 
     @contextmanager
-    def _final_errors(self, n_bytes: int = 0) -> Iterator[None]:
+    def _final_errors(self) -> Iterator[None]:
         """Do as `disk_errors`, and keep the first error for each later `sync`."""
         try:
-            with disk_errors(self.path, n_bytes):
+            with disk_errors(self.path):
                 yield
         except DiskError as error:
             self._failure = self._failure or error
@@ -381,7 +385,7 @@ class Part:
 
         Raises `PrepareError` where the other file has less.
         """
-        with self._final_errors(n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
+        with disk_errors(self.path, n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
             position, stop = start, start + n_bytes
             while position < stop:
                 n = self._clone_some(file.fileno(), source, position, stop - position)

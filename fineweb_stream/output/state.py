@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from dataclasses import dataclass, field, fields
@@ -101,6 +102,10 @@ class State:
         """The final name of a complete shard."""
         is_rest = self.has_rest and number == len(self.shard_sha256) - 1
         return layout.rest_name if is_rest else layout.shard_name(number)
+
+    def copy(self) -> State:
+        """Return one that stays as it is while this goes on."""
+        return State(**{name: copy.copy(value) for name, value in vars(self).items()})
 
     def position(self) -> dict[str, Any]:
         """Return a copy of the values of POSITION."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..inputs.blocks import TEXT_COST, Block, Source
 from ..inputs.storage import place_hash
+from ..output import files
 from ..output.changes import ChangeLog
 from ..output.manifest import Record
 from ..output.merge import give_names, merge
@@ -27,7 +28,7 @@ from ..output.splits import Split, place_eot, split_documents, split_text, split
 from ..output.spool import clear_spool
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING
 from ..support.cancel import Cancel
-from ..support.errors import InputError, Interrupted, PrepareError
+from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import log
 from . import report
@@ -64,6 +65,7 @@ class Run:
         self._n_saved = self._state.n_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
+        self._before = self._state.copy()  # as it was before the last block
         self._is_worthless = False  # no text at all: then nothing is kept
         self._is_stream_counted = not self._state.input_read
         self._tail = b""  # what stands last in the block of a stream that was written last
@@ -122,9 +124,12 @@ class Run:
                     cancel.check()
                     state.is_exhausted = True
                 self._finish_encoding(writer, changes)
-            except BaseException:
-                if self._is_whole and state.status == ENCODING:
-                    self._commit(writer, changes)
+            except BaseException as error:
+                if state.status == ENCODING:
+                    if _has_no_room(error) or isinstance(error, ChangedError):
+                        self._cut_back(writer, changes)
+                    elif self._is_whole:
+                        self._commit(writer, changes)
                 raise
             finally:
                 cancel.set()
@@ -157,7 +162,7 @@ class Run:
             state.input, state.offset, state.n_records = block.source.number, 0, 0
             state.input_read = state.val_end = 0
             self._is_stream_counted = True
-        at_start = state.position()
+        self._before = state.copy()
         changes.append(block.source.input, block.source.unit, encoded.changes)
         split = self._split(block, encoded)
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
@@ -173,7 +178,7 @@ class Run:
         if self._is_full:  # the block is left where it is: a larger --max-tokens begins it anew
             n_eot = int(np.count_nonzero(train == self._settings.tokenizer.eot_id)) if block.source.unit else 0
             state.train_documents += n_eot // self._settings.eot_per_document
-            state.snapshot = at_start
+            state.snapshot = self._before.position()
             return has_completed_shard
         state.train_documents += split.train_documents
         state.n_records += encoded.n_records
@@ -229,6 +234,21 @@ class Run:
         self._write_record()
         writer.give_names()
 
+    def _cut_back(self, writer: ShardWriter, changes: ChangeLog) -> None:
+        """Cut the last block off again, and save what stands before it.
+
+        A disk is full in the midst of it, or it ended where the file did that has grown since.
+        """
+        with contextlib.suppress(PrepareError):  # what stopped the run is what is to be told
+            writer.sync()  # raises where an fsync has failed: what is there may be lost then
+            changes.sync()
+            writer.close()
+            changes.close()
+            if self._before.n_tokens >= self._n_saved:
+                vars(self._state).update(vars(self._before), parts={})
+                with closing(self._open_writer()) as writer, closing(ChangeLog(self._folder, self._state)) as changes:
+                    self._commit(writer, changes)
+
     def _seconds(self) -> float:
         """How long the run has worked, all of its parts."""
         return self._state.seconds + time.monotonic() - self._clock
@@ -283,3 +303,8 @@ class Run:
                 clear(self._record)  # nothing is lost: nothing was there
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"
+
+
+def _has_no_room(error: BaseException) -> bool:
+    """Tell whether a write failed for want of room: what was written before is good."""
+    return isinstance(error, DiskError) and getattr(error.__cause__, "errno", 0) in files.NO_ROOM

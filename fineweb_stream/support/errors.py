@@ -35,6 +35,10 @@ class InputError(PrepareError):
     exit_status = 2
 
 
+class ChangedError(InputError):
+    """A file is not what it was when the run looked at it first."""
+
+
 class MemoryLimitError(PrepareError):
     """The work does not fit in the memory it may use."""
 
