@@ -244,3 +244,27 @@ def test_one_text_is_no_sequence_of_texts() -> None:
     """A bare text would be taken for a list of its characters."""
     with pytest.raises(TypeError, match=r"encode\(\[text\]\)"):
         Encoder("tiktoken").encode("hello world")
+
+
+@pytest.mark.parametrize("text", [b"bytes", 7, None])
+def test_what_is_no_text_is_named(text: object) -> None:
+    """By its type, wherever it is in the sequence."""
+    with pytest.raises(TypeError, match=f"a text is a str, not {type(text).__name__}"):
+        Encoder("tiktoken").encode(["hello", text])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("engine", ["tiktoken", "gigatoken"])
+@pytest.mark.parametrize("ends", [[11, 6], [-1, 12], [12, 6, 12], [6], [6, 13], [13]])
+def test_wrong_ends_are_refused(engine: str, ends: list[int]) -> None:
+    """What does not rise to the end of the data would be read outside of it."""
+    import pyarrow  # noqa: F401  (where it is loaded, it joins the documents)
+
+    with pytest.raises(ValueError, match="ends must rise from 0 to 12"):
+        Encoder(engine).encode_utf8(b"hello, world", np.array(ends))
+
+
+def test_ends_of_an_index(reference) -> None:
+    """They are uint64, as `NAME.index` has them."""
+    ids, ends = Encoder("gigatoken").encode_utf8(b"hello, world", np.array([5, 5, 12], np.uint64))
+    expected = [*reference.encode_ordinary("hello"), EOT_ID, EOT_ID, *reference.encode_ordinary(", world"), EOT_ID]
+    assert (ids.tolist(), ends.tolist()) == (expected, [2, 3, len(expected)])

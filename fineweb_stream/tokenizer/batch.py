@@ -24,6 +24,8 @@ def encode_text(text: str) -> bytes:
     """Encode as tiktoken's `encode_ordinary` does: pairs of surrogates become their character, lone ones U+FFFD."""
     try:
         return text.encode()
+    except AttributeError:
+        raise TypeError(f"a text is a str, not {type(text).__name__}") from None
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 

@@ -132,13 +132,16 @@ class Encoder:
     ) -> tuple[Ids, Ends]:
         """Return the ids of the documents in one buffer of UTF-8, an end-of-text id after each, and where each ends.
 
-        Document i is `data[ends[i - 1]:ends[i]]`, and then `ids[ends[i - 1]:ends[i]]` of what is returned. Without any
-        `ends` the buffer is one text that goes on: only its ids come back. `cancel` is looked at between calls of the
-        engine (about a MiB each).
+        Document i is `data[ends[i - 1]:ends[i]]`, and then `ids[ends[i - 1]:ends[i]]` of what is returned: `ends` rise
+        to the end of `data`, whose UTF-8 must be valid and is not checked. Without any `ends` the buffer is one text
+        that goes on: only its ids come back. `cancel` is looked at between calls of the engine (about a MiB each).
 
         Raises `EngineError` when the engines differ, or one returns more or fewer ends than there are documents;
-        `Cancelled`.
+        `ValueError` for other `ends`; `Cancelled`.
         """
+        ends = np.asarray(ends, np.int64)
+        if len(ends) and (ends[0] < 0 or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any()):
+            raise ValueError(f"ends must rise from 0 to {len(data)}, the length of data")
         eot_id, dtype = self.tokenizer.eot_id, self.tokenizer.dtype
         parts, part_places = [np.empty(0, dtype)], [np.empty(0, np.int64)]
         n_ids = n_ends = 0
