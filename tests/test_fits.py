@@ -102,6 +102,19 @@ def test_a_last_shard_too_short_is_said_and_mended(
     READERS[layout](out, 2, 256, 2)
 
 
+def test_max_tokens_that_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More text would not do: a larger --max-tokens does, and the run goes on."""
+    path, out = tmp_path / "c.txt", tmp_path / "out"
+    path.write_text("\n".join(DOCS))
+    assert run(path, out, "--max-tokens", "100", "--val-ratio", "0.3") == 0
+    said = capsys.readouterr().out
+    assert "train will have about 100 tokens; nanoGPT needs 1,025 or more (--for 12x1024): --max-tokens 1025" in said
+    assert "train.bin has 100 tokens; nanoGPT needs 1,025 or more (--for 12x1024): --max-tokens 1025 would do\n" in said
+    assert run(path, out, "--max-tokens", "1025", "--val-ratio", "0.3") == 0
+    said = capsys.readouterr().out
+    assert "train.bin has" not in said and "train will have" not in said
+
+
 def test_shards_shorter_than_a_step_are_refused() -> None:
     """Where --for was given; without it they are noted."""
     for fit, options in (("8x1024", {}), (None, {})):

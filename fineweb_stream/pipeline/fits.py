@@ -47,7 +47,7 @@ def check_fit(train: int, val: int, spread: float, settings: Settings, has_docum
     if not layout.is_merged and settings.shard_tokens < least:
         problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))
     elif train * (1 + spread) < least:
-        problems.append((f"train will have about {train:,} tokens", "add text"))
+        problems.append((f"train will have about {train:,} tokens", _train_advice(least, settings)))
     if problems and settings.fit:
         raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
@@ -67,7 +67,8 @@ def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
     n_shards = 1 if layout.is_merged else len(state.shard_sha256) - state.has_rest
     last = state.train_tokens - record.rest_tokens - (n_shards - 1) * settings.shard_tokens
     if n_shards == 1 and last < least:
-        yield _warning(TRAIN_NAME if layout.is_merged else "the only shard", last, settings, "more text")
+        name = TRAIN_NAME if layout.is_merged else "the only shard"
+        yield _warning(name, last, settings, _train_advice(least, settings))
     elif last < least:
         n_tokens = -(-state.train_tokens // (n_shards - 1))
         advice = f"--shard-tokens {n_tokens}" if least <= n_tokens <= layout.max_tokens else f"--shard-tokens {least}"
@@ -110,6 +111,10 @@ def _need(settings: Settings) -> str:
     return f"{LAYOUTS[settings.layout].reader} needs {settings.least_tokens:,} or more (--for {settings.batch})"
 
 
+def _train_advice(least: int, settings: Settings) -> str:
+    return f"--max-tokens {least}" if (settings.max_tokens or least) < least else "more text"
+
+
 def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:
     if settings.val_files:
         return "more text in --val"
@@ -122,5 +127,5 @@ def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:
 
 
 def _warning(name: str, n_tokens: int, settings: Settings, advice: str) -> str:
-    how = " (with --overwrite)" if "--" in advice else ""
+    how = " (with --overwrite)" if "--" in advice and not advice.startswith("--max-tokens") else ""
     return f"warning: {name} has {counted(n_tokens, 'token')}; {_need(settings)}: {advice} would do{how}"
