@@ -52,11 +52,12 @@ def shown(name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a path or a pattern as a shell wants it.
+    """Return a path or a pattern as a shell wants it, and no command takes for an option.
 
-    >>> quoted("data/corpus"), quoted("data/my corpus")[1:-1]
-    ('data/corpus', 'data/my corpus')
+    >>> quoted("data/corpus"), quoted("data/my corpus")[1:-1], quoted("-c.txt")
+    ('data/corpus', 'data/my corpus', './-c.txt')
     """
+    text = f"./{text}" if text.startswith("-") else text
     if os.name != "nt":
         return shlex.quote(text)
     from subprocess import list2cmdline
