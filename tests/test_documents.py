@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_stream import cli, open_documents, open_tokens, prepare
+from fineweb_stream.output.index import END_DTYPE, index_path
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.units import counted
 from fineweb_stream.token_files import commands, documents
-from fineweb_stream.token_files.documents import index_path, write_index
+from fineweb_stream.token_files.documents import write_index
 from fineweb_stream.token_files.open import find_paths
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
@@ -185,6 +186,24 @@ def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*command, "--max-tokens", "5000", "--index"]) == 0
     assert read_index(out / "train.bin") == places(out / "train.bin")
     assert not list(out.glob("*.part"))
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "llmc-fineweb"])
+@pytest.mark.parametrize("kind", ["own", "notes", "of another file"])
+def test_an_index_goes_with_its_file(kind: str, layout: str, tmp_path: Path) -> None:
+    """--overwrite deletes the indexes of what it deletes; one of another file, or what is none, stays as it is."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options: dict[str, Any] = {"engine": "tiktoken", "quiet": True, "layout": layout, "val_ratio": 0.2}
+    prepare(path, out, shard_tokens=3000, index=True, **options)
+    assert len([*out.rglob("*.index")]) > 1 + (layout != "nanogpt")
+    val = index_path(out / LAYOUTS[layout].val_name)
+    others = {"notes": b"my notes", "of another file": np.array([3, 7], END_DTYPE).tobytes()}
+    data = others.get(kind, val.read_bytes())
+    val.write_bytes(data)
+    prepare(path, out, shard_tokens=5000, overwrite=True, **options)
+    assert [*out.rglob("*.index")] == ([] if kind == "own" else [val])
+    assert kind == "own" or val.read_bytes() == data
+    assert (out / "index").exists() == (kind != "own" and layout == "npy")
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from fineweb_stream import open_documents, open_tokens, prepare
 from fineweb_stream.output import files
+from fineweb_stream.output.index import index_path
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
-from fineweb_stream.token_files.documents import index_path
 
 from .consumers.readers import READERS
 from .helpers import read_ids, write_jsonl

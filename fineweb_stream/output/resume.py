@@ -16,6 +16,7 @@ from ..support.redact import kept
 from . import files
 from .columns import set_names, take_kept
 from .compare import PlaceHash, compare, has_more
+from .index import remove_index
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
@@ -183,10 +184,11 @@ def _copy(
 
 
 def clear(record: Record) -> None:
-    """Delete what the record names: outputs, shards, temporary files and, last, the record."""
-    folder = record.folder
+    """Delete what the record names: outputs with their indexes, shards, temporary files and, last, the record."""
+    folder, layout = record.folder, record.layout
     for name, entries in record.owned().items():
-        if os.path.lexists(folder / name) and looks_own(folder / name, entries, record.layout):
+        if os.path.lexists(folder / name) and looks_own(folder / name, entries, layout):
+            remove_index(folder / name, layout, record.settings["eot_id"])
             files.remove(folder / name)
     record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
     record.clear_parts()

@@ -86,7 +86,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _index(options: argparse.Namespace) -> None:
-    from .documents import index_path, write_index
+    from ..output.index import index_path
+    from .documents import write_index
     from .open import find_paths
 
     paths = find_paths(options.path)

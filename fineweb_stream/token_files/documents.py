@@ -1,10 +1,8 @@
 """Where documents end: an index beside each token file, and documents as views of it.
 
-The index of `train.bin` is `train.bin.index`: little-endian uint64, one for each end-of-text in the file, in order: how
-many tokens of the file stand before it and with it. Document i is `tokens[ends[i - 1]:ends[i]]`, its end-of-text
+What an index holds, and where it is: `output/index.py`. Document i is `tokens[ends[i - 1]:ends[i]]`, its end-of-text
 included. (datatrove's `.ds.index` is the same, and its reader takes it.) A document that goes on in the next shard has
-its end there. The index of a `.npy` file is in the folder `index` beside it: build-nanogpt's loader would take a name
-with `train` in it for a shard.
+its end there.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..output import files
+from ..output.index import END_DTYPE, fits, index_path, is_index, map_ends
 from ..output.own import is_output
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
@@ -29,10 +28,6 @@ from ..tokenizer.ids import Ids
 from .joined import Tokens
 from .made_by import made_by
 from .open import find_paths
-
-END_DTYPE = np.dtype("<u8")
-
-_N_LOOKS, _NEAR_TOKENS = 16, 1 << 16
 
 
 class Documents:
@@ -49,8 +44,9 @@ class Documents:
         self._eot_id = _eot_id(self.tokens)
         self._ends = [_map_index(path) for path in paths]
         self._counts: list[int] = np.cumsum([len(ends) for ends in self._ends]).tolist()
-        for number, path in enumerate(paths):
-            if not self._fits(number):
+        bounds = *self.tokens.firsts, len(self.tokens)
+        for path, ends, first, stop in zip(paths, self._ends, bounds[:-1], bounds[1:], strict=True):
+            if not fits(ends, self.tokens[first:stop], self._eot_id):
                 raise InputError(f"{index_path(path)}: not the index of this {path.name}", _make(path))
 
     def __len__(self) -> int:
@@ -86,20 +82,6 @@ class Documents:
         end = int(self._ends[file][number - self._counts[file]])  # negative: counted from the file's last
         return end + self.tokens.firsts[file]
 
-    def _fits(self, number: int) -> bool:
-        """Look whether end-of-text ids stand where the index says, and none before the first and behind the last."""
-        ends, first = self._ends[number], self.tokens.firsts[number]
-        n_tokens = (*self.tokens.firsts, len(self.tokens))[number + 1] - first
-        looks = [int(end) for end in ends[np.linspace(0, len(ends) - 1, _N_LOOKS, dtype=np.int64)]] if len(ends) else []
-        if looks and not 0 < looks[0] <= looks[-1] <= n_tokens:
-            return False
-        if any(self.tokens[first + end - 1] != self._eot_id for end in looks):
-            return False
-        before = looks[0] - 1 if looks else n_tokens
-        behind = looks[-1] if looks else 0
-        ranges = ((max(before - _NEAR_TOKENS, 0), before), (behind, min(behind + _NEAR_TOKENS, n_tokens)))
-        return not any((self.tokens[first + start : first + stop] == self._eot_id).any() for start, stop in ranges)
-
 
 def open_documents(path: str | Path, split: str = "train") -> Documents:
     """Open the documents of a token file, or of a split of a folder, that `--index` has indexed.
@@ -125,7 +107,7 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
     """
     index, tokens = index_path(path), Tokens([path])
     if index.exists():
-        if not _is_index(index):
+        if not is_index(index):
             raise InputError(f"{index}: not an index of documents, and where one would be", "move it away")
         if index.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             with contextlib.suppress(InputError):  # it is that of an earlier file
@@ -167,15 +149,6 @@ def name_orphans(folder: Path) -> None:
             log.warning(f"warning: {index}: there is no {index.stem} now: delete {index}")
 
 
-def index_path(path: Path) -> Path:
-    """Return where the index of a token file is.
-
-    >>> index_path(Path("a/val.bin")).as_posix(), index_path(Path("a/val.npy")).as_posix()
-    ('a/val.bin.index', 'a/index/val.npy.index')
-    """
-    return (path.parent / "index" if path.suffix == ".npy" else path.parent) / f"{path.name}.index"
-
-
 def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
     place, eot_id = 0, _eot_id(tokens)
     for ids in tokens.iter_pieces():
@@ -203,19 +176,11 @@ def _map_index(path: Path) -> npt.NDArray[Any]:
         n_bytes = index.stat().st_size
         if n_bytes % END_DTYPE.itemsize:
             raise InputError(f"{index}: {n_bytes:,} bytes are no index: it was cut", _make(path))
-        return np.memmap(index, END_DTYPE, "r").view(np.ndarray) if n_bytes else np.empty(0, END_DTYPE)
+        return map_ends(index)
     except FileNotFoundError:
         raise InputError(f"{index}: no such file", _make(path)) from None
     except OSError as error:
         raise InputError(f"{index}: {error.strerror}", "check the file's permissions") from None
-
-
-def _is_index(path: Path) -> bool:
-    """Tell by its size and its first numbers whether a file may be an index: they ascend."""
-    if not path.is_file() or path.stat().st_size % END_DTYPE.itemsize:
-        return False
-    ends = np.fromfile(path, END_DTYPE, 1024).astype(np.float64)
-    return bool((ends < 2**48).all() and (np.diff(ends, prepend=0) > 0).all())
 
 
 def _make(path: Path) -> str:
