@@ -429,6 +429,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/headers.py", ") makes such of GPT-2"),
         ("token_files/headers.py", "'copy or make it again'"),
         ("token_files/headers.py", "make"),
+        ("token_files/headers.py", "name the file that it belongs to, "),
         ("token_files/headers.py", "'name a file that prepare.py has made'"),
         ("token_files/joined.py", "hint"),
         ("token_files/loader.py", "f'rank is from 0 to world_size - 1, {self.world_size - 1}'"),

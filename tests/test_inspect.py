@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,9 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fineweb_stream import open_tokens, prepare
+from fineweb_stream.output.index import index_path
+from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files import joined
@@ -28,7 +33,9 @@ from fineweb_stream.token_files.summary import Summary, decode, summarize
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .conftest import ROOT
+from .helpers import write_jsonl
 from .strategies import documents
+from .test_resume import DOCS, prepare_some
 
 
 def write_tokens(path: Path, ids: Sequence[int]) -> Path:
@@ -197,6 +204,55 @@ def test_errors_are_sentences(
     assert main(command) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(f"{command[0]}: ") and "\n  " in said.err
+
+
+def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a prepare.json `inspect` says that it takes ids for GPT-2's; what it says to do makes it know better."""
+    text, out, alone = tmp_path / "c.txt", tmp_path / "out", tmp_path / "alone" / "train.bin"
+    text.write_text("Some text of a few words. " * 90)
+    prepare(text, out, tokenizer="bytes", val_ratio=0.1, quiet=True)
+    assert main(["inspect", str(out)]) == 0 and "assumed: " not in capsys.readouterr().out
+    alone.parent.mkdir()
+    shutil.copy(out / "train.bin", alone)
+    assert main(["inspect", str(alone)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert " of " not in said[0] and said[-1].startswith("assumed: ids of GPT-2, for there is no prepare.json")
+    assert said[-1].endswith("put that of the run beside the file, under the name that the run gave it")
+    shutil.copy(out / "prepare.json", alone.parent)
+    assert main(["inspect", str(alone)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith(" of bytes, uint16") and not any("assumed: " in line for line in said)
+
+
+@pytest.mark.parametrize("n", [1, 5, 500])
+@pytest.mark.parametrize("suffix", [".bin", ".npy"])
+def test_an_index_is_no_token_file(n: int, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Given an index, however short, `inspect` names the file that it belongs to."""
+    path = tmp_path / f"train{suffix}"
+    np.save(path, np.array([1, EOT_ID] * n, "<u2")) if suffix == ".npy" else write_tokens(path, [1, EOT_ID] * n)
+    assert main(["index", str(path)]) == 0
+    assert main(["inspect", str(index_path(path))]) == 2
+    expected = f"documents end, and is no token file\n  name the file that it belongs to, {path.name}\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_folder_of_an_interrupted_run(shuffle: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no output is yet, `inspect` says how much is saved, and of what; the same command makes what it shows."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options: dict[str, Any] = {"shuffle": shuffle, "shard_tokens": 10**9}
+    assert not prepare_some(path, out, 5, **options)
+    n_tokens = read_record(out).state.n_tokens
+    assert main(["inspect", str(out)]) == 2
+    with pytest.raises(InputError) as caught:
+        open_tokens(out, "val")
+    for said in (capsys.readouterr().err, str(caught.value)):
+        assert (
+            f"{out}: not finished: the run in this folder works, or was stopped: {n_tokens:,} tokens of {path}" in said
+        )
+        assert "run its command again: it continues" in said
+    assert prepare_some(path, out, -1, **options)
+    assert main(["inspect", str(out)]) == 0
 
 
 @pytest.mark.parametrize("count", ["1", "1000000"])

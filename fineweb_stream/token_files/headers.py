@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..output.index import is_index
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC, get_layout
 from ..support.errors import InputError
 from ..tokenizer.ids import Ids
@@ -113,6 +114,10 @@ def _find_npy_ids(file: IO[bytes], path: Path, dtype: Dtype) -> tuple[int, int]:
 
 def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
     """Raise `InputError` for text, for other known kinds of file, and for ids of more than two bytes."""
+    if path.suffix == ".index" and is_index(path):
+        raise InputError(
+            f"{path}: says where documents end, and is no token file", f"name the file that it belongs to, {path.stem}"
+        )
     make = f"make ids of it: python prepare.py {path} --out DIR"
     if n_bytes >= _MIN_TEXT_BYTES:
         for magic, kind in _FOREIGN.items():

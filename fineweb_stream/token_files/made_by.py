@@ -18,13 +18,22 @@ from ..tokenizer.tokenizer import Tokenizer, id_dtype
 
 
 class MadeBy(NamedTuple):
-    """What a reader needs to know of the tokenizer; `about` is what it is loaded by, `eot` where end-of-text stands."""
+    """What a reader needs to know of the tokenizer; `about` is what it is loaded by, `eot` where end-of-text stands.
+
+    With `is_assumed` nothing says it.
+    """
 
     name: str
     n_ids: int
     eot_id: int | None
     about: dict[str, Any]
     eot: str = "after"
+    is_assumed: bool = False
+
+    @property
+    def shown(self) -> str:
+        """What to call it."""
+        return "GPT-2" if self.name == GPT2.name else self.name
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -36,7 +45,7 @@ class MadeBy(NamedTuple):
         return of_record(self.about) if self.about else GPT2
 
 
-BY_GPT2 = MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {})
+BY_GPT2 = MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {}, is_assumed=True)
 
 
 def read_run(path: Path) -> dict[str, Any] | None:

@@ -5,17 +5,20 @@ The manifest beside them says whose ids they are, and so how wide; without one t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..output.files import part_path
 from ..output.layouts import LAYOUTS
+from ..output.manifest import read_record
 from ..output.own import TRAIN_NAME
 from ..output.shards import shard_path
-from ..support.errors import InputError
+from ..output.state import DONE
+from ..support.errors import InputError, PrepareError
+from ..support.units import counted
 from .joined import Tokens, map_ids
 
 
@@ -65,8 +68,8 @@ def _find_val(folder: Path) -> Path:
     for path in paths:
         if path.exists():
             return path
-        if part_path(path).exists():
-            raise _not_finished(path)
+    if unfinished := _not_finished(paths):
+        raise unfinished
     return paths[0]
 
 
@@ -89,17 +92,25 @@ def _find_shards(folder: Path) -> list[Path]:
 
 
 def _no_train(folder: Path) -> InputError:
-    for path in (folder / TRAIN_NAME, *(shard_path(folder, 0, layout) for layout in LAYOUTS.values())):
-        if part_path(path).exists():
-            return _not_finished(path)
-    return InputError(
+    paths = [folder / TRAIN_NAME, *(shard_path(folder, 0, layout) for layout in LAYOUTS.values())]
+    return _not_finished(paths) or InputError(
         f"{folder}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
         f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {folder}",
     )
 
 
-def _not_finished(path: Path) -> InputError:
+def _not_finished(paths: list[Path]) -> InputError | None:
+    """Return what to say where a run writes one of these files, or has been stopped; None where it does not."""
+    folder, saved = paths[0].parent, ""
+    where = next((path for path in paths if any(folder.glob(f"{path.name}*.part"))), None)
+    with contextlib.suppress(PrepareError):
+        if (record := read_record(folder)) and record.state.status != DONE:
+            names = [*record.names[:3], *["..."] * (len(record.names) > 3)]
+            saved = f": {counted(record.state.n_tokens, 'token')} of {', '.join(names) or 'its inputs'} are saved"
+            where = folder
+    if where is None:
+        return None
     return InputError(
-        f"{path}: not finished: the run in this folder works, or was stopped ({part_path(path).name} is there)",
+        f"{where}: not finished: the run in this folder works, or was stopped{saved}",
         "wait for it, or run its command again: it continues",
     )

@@ -15,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..output.own import RECORD_NAME
 from ..support.errors import InputError
 from ..support.redact import escape
 from ..support.units import counted
+from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ends, Ids
 from .joined import Tokens
 from .made_by import BY_GPT2, MadeBy
@@ -25,6 +27,8 @@ from .open import find_paths
 
 LONG_TOKENS = 1024
 """GPT-2's context: no training sequence holds the whole of a longer document."""
+
+_WHOSE = "if another's: put that of the run beside the file, under the name that the run gave it"
 
 N_TOP, EXCERPT_CHARS = 10, 300
 EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
@@ -82,7 +86,7 @@ class Summary:
 
     def render(self) -> list[str]:
         """Say it in lines for a terminal; control characters in the text are written as escapes."""
-        by = "" if self.made_by == BY_GPT2 else f" of {self.made_by.name}, {self.made_by.dtype.name}"
+        by = "" if self.made_by.name == GPT2.name else f" of {self.made_by.name}, {self.made_by.dtype.name}"
         lines = [escape(f"{self.name}: {counted(self.n_tokens, 'token')}{by}")]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
         rows = ["".join(top[:5]).rstrip(), "".join(top[5:]).rstrip()]
@@ -90,6 +94,8 @@ class Summary:
         lines += ["first document:" if self.lengths else "it begins:", *_quote(self.first.text)]
         if self.random:
             lines += [f"document {self.random.number:,}, at token {self.random.place:,}:", *_quote(self.random.text)]
+        if self.made_by.is_assumed:
+            lines += [f"assumed: ids of GPT-2, for there is no {RECORD_NAME} that says whose they are; {_WHOSE}"]
         return lines
 
     def _render_lengths(self) -> list[str]:
@@ -208,12 +214,11 @@ def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
     if ids.max() >= made.n_ids:
         first = int(np.argmax(ids >= made.n_ids))
         path, place = tokens.locate(start + first)
-        name = "GPT-2" if made == BY_GPT2 else made.name
         byte = tokens.starts[tokens.paths.index(path)] + place * tokens.dtype.itemsize
         raise InputError(
-            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {name}'s ids end at {made.n_ids - 1}",
-            f"not a file of {name} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or dtype"
-            " made it",
+            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {made.shown}'s ids end at {made.n_ids - 1}",
+            f"not a file of {made.shown} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or"
+            " dtype made it",
         )
     return ids
 
