@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from .cluster.needs import find_needs
 from .inputs.blocks import Source
 from .inputs.discover import as_names
-from .output import files
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
 from .output.manifest import Record
@@ -112,7 +111,7 @@ def prepare(
             found = job.estimate()
             job.check_disk(found)
             return Result(job.folder, found.train_tokens or 0, found.val_tokens or 0, 0, 0, 0.0)
-        with files.made_folder(job.folder), locked(job.folder):
+        with locked(job.folder):
             connect = None if cluster is None else functools.partial(_connect, cluster, job)
             record = job.run(quiet, executor, connect)
             _index(job, record, index)

@@ -62,6 +62,38 @@ def test_two_runs_in_one_folder(corpus_path: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"train.bin", "val.bin", "prepare.json"}
 
 
+@pytest.mark.parametrize("folder", ["out", "a/b/out"])
+def test_two_runs_make_one_folder(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where another run makes the folder at the same moment, each deletes only what it has made itself."""
+    out, mkdir = tmp_path / folder, Path.mkdir
+
+    def late(self: Path, *args: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        mkdir(out, parents=True)  # by the other
+        mkdir(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    with lock.locked(out):
+        assert (out / lock.LOCK_NAME).exists()
+    assert out.exists()
+
+
+def test_a_folder_that_goes_again_at_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a run that made the folder deletes it before the lock is taken, it is made anew."""
+    out, acquire = tmp_path / "a" / "out", lock._acquire
+    out.mkdir(parents=True)
+
+    def late(path: Path) -> int:
+        monkeypatch.undo()
+        out.rmdir()  # by the other
+        return acquire(path)
+
+    monkeypatch.setattr(lock, "_acquire", late)
+    with lock.locked(out):
+        assert (out / lock.LOCK_NAME).exists()
+    assert not out.exists() and out.parent.exists()
+
+
 def test_two_runs_in_one_process(corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
     """A second call in another thread is refused, and the lock of the first stays."""
     absorb, refused = run.Run._absorb, []
@@ -235,16 +267,14 @@ def test_lock_of_another_user(corpus_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir(mode=0o777)
     out.chmod(0o777)
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
-    tmp_path.chmod(0o755)
     (out / "prepare.lock").write_text("someone")
     (out / "prepare.lock").chmod(0o600)
     code = (
-        "import os, sys; from fineweb_stream.output import lock\n"
+        "import os; from fineweb_stream.output import lock\n"
         "os.setuid(65534)\n"
-        "try:\n    with lock.locked(lock.Path(sys.argv[1])): pass\n"
+        "try:\n    with lock.locked(lock.Path()): pass\n"  # the folders above may be out of that user's reach
         "except Exception as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code, out], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=out, env=env, timeout=60)
     assert "prepare.lock: Permission denied\n  another user works in this folder" in done.stdout, done.stderr

@@ -66,18 +66,23 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         raise DiskError(f"{path}: {error.strerror}{needed}", hint) from error
 
 
-@contextmanager
-def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder, with those above it; what was made and is empty at the end goes again."""
+def make_folder(folder: Path) -> list[Path]:
+    """Make a folder, with those above it, unless others do at this moment; return what was made, the deepest first."""
+    made: list[Path] = []
     with disk_errors(folder):
-        new = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # something is in it
-            for each in new:
-                each.rmdir()
+        for new in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+            with suppress(FileExistsError):
+                new.mkdir()
+                made.insert(0, new)
+        folder.mkdir(parents=True, exist_ok=True)  # fails where it is none
+    return made
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Delete folders up to the first in which something is."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def free_bytes(folder: Path) -> int:

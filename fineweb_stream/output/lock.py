@@ -25,16 +25,26 @@ _MAX_BYTES = 4096
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. Where the file system has no locks, a warning says so and the run goes on.
+    """Make the folder and hold its lock; a folder that was made here and is empty at the end goes again.
 
-    Raises `InputError` when another run works there, or `prepare.lock` is somebody else's file.
+    Where the file system has no locks, a warning says so and the run goes on.
+
+    Raises `InputError` when another run works there, or `prepare.lock` is somebody else's file; `DiskError`.
     """
-    path = folder / LOCK_NAME
-    fd = _acquire(path)
+    path, made, fd = folder / LOCK_NAME, list[Path](), -1
     try:
+        while fd < 0:
+            made = files.make_folder(folder) + made
+            try:
+                fd = _acquire(path)
+            except DiskError:
+                if folder.exists():  # else a run that had made it, and left it empty, has deleted it
+                    raise
         yield
     finally:
-        _release(path, fd)
+        if fd >= 0:
+            _release(path, fd)
+        files.remove_empty(made)
 
 
 def _acquire(path: Path) -> int:
