@@ -19,6 +19,7 @@ import pytest
 from fineweb_stream import cli, prepare
 from fineweb_stream.inputs.storage import InputFile
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import job, run
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.tokenizer import encoder
@@ -75,6 +76,31 @@ def test_what_may_differ(before: dict[str, Any], now: dict[str, Any], corpus_pat
     assert read_record(tmp_path / "out").state.n_documents > 50
     assert prepare_some(corpus_path, tmp_path / "out", -1, **now)
     prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("keep_shards", [True, False])
+def test_a_shard_that_was_swapped(
+    keep_shards: bool, number: int, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the same size that took a shard's name before the merge stops it; the shard put back, it goes on."""
+    options = OPTIONS | {"keep_shards": keep_shards, "quiet": True}
+    shard, away, merge = shard_path(tmp_path / "out", number), tmp_path / "away", run.merge
+
+    def merge_swapped(*args: Any, **kwargs: Any) -> None:
+        shard.rename(away)
+        shard.write_bytes(b"x" * away.stat().st_size)
+        merge(*args, **kwargs)
+
+    monkeypatch.setattr(run, "merge", merge_swapped)
+    with pytest.raises(InputError, match=f"{shard.name} is not the file that the record speaks of\n  it is left alone"):
+        prepare(corpus_path, tmp_path / "out", **options)
+    assert set(shard.read_bytes()) == {ord("x")} and not (tmp_path / "out" / "train.bin").exists()
+    monkeypatch.undo()
+    away.replace(shard)
+    prepare(corpus_path, tmp_path / "out", **options)
+    prepare(corpus_path, tmp_path / "expected", **options)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 

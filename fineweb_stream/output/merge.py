@@ -16,7 +16,7 @@ from ..support.errors import DiskError
 from ..support.units import format_size
 from . import files
 from .manifest import Record
-from .own import CHANGES_NAME, TRAIN_NAME, looks_own
+from .own import CHANGES_NAME, TRAIN_NAME, check_own, looks_own
 from .shards import give_name, shard_path
 from .state import State
 
@@ -133,13 +133,17 @@ def _remove(folder: Path, numbers: range) -> None:
 
 
 def _check_shards(record: Record, sizes: list[int]) -> None:
-    """Raise `PrepareError` unless every shard that is left to merge is there and whole."""
-    folder, state = record.folder, record.state
+    """Raise `PrepareError` unless every shard that is left to merge is there, whole, and begins as it was written.
+
+    To hash each of them by itself, too, would cost the merge as much again as the hash of all.
+    """
+    folder, state, owned = record.folder, record.state, record.owned()
     part = files.part_path(folder / TRAIN_NAME, state.run)
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         path = folder / state.shard_name(number, record.layout)
         if number == 0 and not record.keeps_shards and not path.exists() and part.exists():
             continue  # it is the beginning of train.bin already
+        check_own(path, owned, record.layout)
         _check_size(path, sizes[number])
 
 
