@@ -21,6 +21,9 @@ from pathlib import Path
 from ..support.errors import DiskError, InputError, PrepareError
 from ..support.log import log
 
+Check = Callable[[], None]
+"""What is called now and then in long work, and may raise."""
+
 COPY_BYTES = 8 << 20
 FLUSH_BYTES = 32 << 20
 """After so much new data the disk is set to work on it, so that little is left to wait for when it must be durable."""
@@ -170,7 +173,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes, run: str = "", check: Callable[[], None] | None = None) -> None:
+def write_whole(path: Path, data: bytes, run: str = "", check: Check | None = None) -> None:
     """Write a small file so that its name holds the old or the new data, never a part.
 
     `check` is called right before the name is given. If it raises, the new data stay durable under the temporary name.
@@ -178,7 +181,7 @@ def write_whole(path: Path, data: bytes, run: str = "", check: Callable[[], None
     write_pieces(path, [data], run, check)
 
 
-def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "", check: Callable[[], None] | None = None) -> None:
+def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "", check: Check | None = None) -> None:
     """Do as `write_whole` with data that come in pieces."""
     part = part_path(path, run)
     with disk_errors(path):
@@ -223,10 +226,6 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _nothing() -> None:
-    """Check nothing."""
-
-
 class Part:
     """A file that grows under a temporary name; it holds `n_bytes` when it is taken up again, and no more.
 
@@ -250,7 +249,7 @@ class Part:
         run: str = "",
         header_bytes: int = 0,
         sha256: str = "",
-        check: Callable[[], None] = _nothing,
+        check: Check = lambda: None,
     ) -> None:
         self.path = path
         self.n_bytes = n_bytes
@@ -291,7 +290,7 @@ class Part:
             raise InputError(f"{self._part}: has a second name (a hard link)", "move it away, or choose another --out")
         return fd
 
-    def _take_up(self, sha256: str, check: Callable[[], None]) -> None:
+    def _take_up(self, sha256: str, check: Check) -> None:
         """Read what is there already; nothing was changed before it is known to be what the record says."""
         start, stop = self._header_bytes, self._header_bytes + self.n_bytes
         if (has_bytes := os.fstat(self._fd).st_size) < stop and self.n_bytes:
@@ -383,7 +382,7 @@ class Part:
             with self._final_errors():
                 flushing.result()
 
-    def copy_from(self, source: Path, start: int, n_bytes: int, check: Callable[[], None]) -> None:
+    def copy_from(self, source: Path, start: int, n_bytes: int, check: Check) -> None:
         """Append `n_bytes` of another file from byte `start`; `check` is called between pieces and may raise.
 
         The system copies where it can, and what it says it has copied is read back and compared.

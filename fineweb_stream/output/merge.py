@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from ..memory.guard import max_file_bytes
 from ..support.errors import DiskError
 from ..support.units import format_size
 from . import files
+from .files import Check
 from .manifest import Record
 from .own import CHANGES_NAME, TRAIN_NAME, check_own, looks_own
 from .shards import give_name, shard_path
 from .state import State
-
-Check = Callable[[], None]
 
 
 def merge(record: Record, commit: Check, check: Check) -> None:

@@ -132,7 +132,7 @@ def recorded_inputs(
     return None
 
 
-def reopen(record: Record, max_tokens: int | None, check: Callable[[], None]) -> None:
+def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
     """Make a finished run one to continue, if it may have more now: from the start of the block in which it ended.
 
     Its files stay as they are for who reads them; what will grow is copied first.
@@ -172,7 +172,7 @@ def reopen(record: Record, max_tokens: int | None, check: Callable[[], None]) ->
 
 
 def _copy(
-    state: State, source: Path, start: int, target: Path, header_bytes: int, n_bytes: int, check: Callable[[], None]
+    state: State, source: Path, start: int, target: Path, header_bytes: int, n_bytes: int, check: files.Check
 ) -> None:
     """Make a file to go on with of `n_bytes` of one that stays."""
     if n_bytes:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,12 +25,13 @@ from ..support.log import log
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from . import files
+from .files import Check
 from .manifest import Record
 from .shards import ShardWriter
 from .spool import PIECE_TOKENS, Bucket, Source, Spool, gather, pack, without_spool
 from .state import MERGING, SHUFFLE, State
 
-Check = Callable[[], None]
+Write = Callable[[Ids], None]
 
 COMMIT_TOKENS = 128 << 20
 """After so much was parted the state is made durable, and what was parted is deleted."""
@@ -77,9 +79,13 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
             writer.give_names()
 
         for split in range(at["split"], 2):
-            spool = Spool(record, split)
-            write = writer.write_train if split else writer.write_val
-            _shuffle_split(record, spool, limit_bytes, write, save, commit, check)
+            spool = Spool(record, split, check)
+
+            def write(ids: Ids, split: int = split) -> None:
+                check()
+                (writer.write_train if split else writer.write_val)(ids)
+
+            _shuffle_split(record, spool, limit_bytes, write, save, commit)
             if split == 0:
                 at.update(split=1, n_buckets=0, parted_tokens=0, parted_eot=0, n_bins=0)
                 state.parts = without_spool(state.parts)
@@ -94,13 +100,7 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
 
 
 def _shuffle_split(
-    record: Record,
-    spool: Spool,
-    limit_bytes: int,
-    write: Callable[[Ids], Any],
-    save: Callable[[int], None],
-    commit: Check,
-    check: Check,
+    record: Record, spool: Spool, limit_bytes: int, write: Write, save: Callable[[int], None], commit: Check
 ) -> None:
     """Write one split's documents in the order of their keys, from where the state says."""
     state = record.state
@@ -111,22 +111,20 @@ def _shuffle_split(
     n_buckets = at["n_buckets"]
     log.info(f"shuffling {counted(spool.n_documents, 'document')}" + f", in {n_buckets} parts" * (n_buckets > 1))
     if n_buckets == 1:
-        bins = (at["n_bins"], N_BINS)
-        ranges = [Range(*bins, cost)] if cost <= limit_bytes else _iter_ranges(spool, bins, limit_bytes, check)
-        _write_ordered(spool, ranges, limit_bytes, write, save, check)
+        _write_ordered(spool, Range(at["n_bins"], N_BINS, cost), limit_bytes, write, save)
         return
     paths = [record.folder / f"prepare.bucket_{number:04d}.bin" for number in range(n_buckets)]
-    _part(paths, state, spool, commit, check)
+    _part(paths, state, spool, commit)
     for number, path in enumerate(paths):
         start, stop = -(-number * N_BINS // n_buckets), -(-(number + 1) * N_BINS // n_buckets)
+        part = files.part_path(path, state.run)
         if at["n_bins"] < stop:
-            bucket = Bucket(files.part_path(path, state.run), state.parts[path.name][0], spool.dtype)
-            ranges = _iter_ranges(bucket, (max(start, at["n_bins"]), stop), limit_bytes, check)
-            _write_ordered(bucket, ranges, limit_bytes, write, save, check)
-        files.remove(files.part_path(path, state.run))
+            bucket = Bucket(part, state.parts[path.name][0], spool.dtype, spool.check)
+            _write_ordered(bucket, Range(max(start, at["n_bins"]), stop, sys.maxsize), limit_bytes, write, save)
+        files.remove(part)
 
 
-def _part(paths: list[Path], state: State, spool: Spool, commit: Check, check: Check) -> None:
+def _part(paths: list[Path], state: State, spool: Spool, commit: Check) -> None:
     """Copy the spool into buckets by ranges of the keys, and delete what was copied."""
     at, n_buckets = state.shuffle, len(paths)
     spool.remove(at["parted_tokens"])
@@ -136,11 +134,10 @@ def _part(paths: list[Path], state: State, spool: Spool, commit: Check, check: C
         parts = []
         for path in paths:
             n_bytes, sha256 = state.parts.get(path.name, (0, ""))
-            part = files.Part(path, n_bytes, run=state.run, sha256=sha256, check=check)
+            part = files.Part(path, n_bytes, run=state.run, sha256=sha256, check=spool.check)
             parts.append(opened.enter_context(contextlib.closing(part)))
         done = at["parted_tokens"]
         for fragments, n_eot in spool.read(done, at["parted_eot"]):
-            check()
             numbers = fragments.bins * n_buckets >> 32
             order = np.argsort(numbers, kind="stable")
             bounds = np.searchsorted(numbers[order], np.arange(n_buckets + 1))
@@ -157,30 +154,21 @@ def _part(paths: list[Path], state: State, spool: Spool, commit: Check, check: C
                 spool.remove(done)
 
 
-def _write_ordered(
-    source: Source,
-    ranges: Iterable[Range],
-    limit_bytes: int,
-    write: Callable[[Ids], Any],
-    save: Callable[[int], None],
-    check: Check,
-) -> None:
-    """Write the documents of some ranges in the order of their keys, and save after each."""
-    for part in ranges:
+def _write_ordered(source: Source, whole: Range, limit_bytes: int, write: Write, save: Callable[[int], None]) -> None:
+    """Write the documents of a range in the order of their keys: as many at a time as may be held, then save."""
+    for part in [whole] if whole.n_bytes <= limit_bytes else _iter_ranges(source, whole, limit_bytes):
         iter_ids = _iter_held if part.n_bytes <= limit_bytes else _iter_long
-        for ids in iter_ids(source, part, check):
-            check()
+        for ids in iter_ids(source, part):
             write(ids)
         save(part.stop)
 
 
-def _iter_ranges(source: Source, bins: tuple[int, int], limit_bytes: int, check: Check) -> Iterator[Range]:
-    """Yield ranges of bins whose documents take `limit_bytes`, and what they take; of a single bin it may be more."""
-    first, last = bins
+def _iter_ranges(source: Source, whole: Range, limit_bytes: int) -> Iterator[Range]:
+    """Yield parts of a range whose documents take `limit_bytes`, and what they take; of a single bin it may be more."""
+    first, last, _ = whole
     width = -(-(last - first) // _N_SLOTS)
     costs = np.zeros(_N_SLOTS)
     for fragments in source.iter_fragments(with_ids=False):
-        check()
         fragments = fragments.within(first, last)
         slots = (fragments.bins - first) // width
         costs += np.bincount(slots, fragments.lengths * source.dtype.itemsize + FRAGMENT_BYTES, _N_SLOTS)
@@ -193,17 +181,16 @@ def _iter_ranges(source: Source, bins: tuple[int, int], limit_bytes: int, check:
         total += cost
         if cost > limit_bytes and width > 1:
             start, total = min(here + width, last), 0
-            yield from _iter_ranges(source, (here, start), limit_bytes, check)
+            yield from _iter_ranges(source, Range(here, start, cost), limit_bytes)
     if start < last:
         yield Range(start, last, total)
 
 
-def _iter_held(source: Source, part: Range, check: Check) -> Iterator[Ids]:
+def _iter_held(source: Source, part: Range) -> Iterator[Ids]:
     """Yield the ids of the documents of a range, in the order of their keys, in pieces; all of them are held."""
     held, n_held = np.empty(part.n_bytes // source.dtype.itemsize, source.dtype), 0
     tables = []
     for fragments in source.iter_fragments():
-        check()
         chosen = fragments.within(part.start, part.stop)
         held[n_held : n_held + len(chosen.ids)] = chosen.ids
         n_held += len(chosen.ids)
@@ -221,10 +208,9 @@ def _iter_held(source: Source, part: Range, check: Check) -> Iterator[Ids]:
         first = last
 
 
-def _iter_long(source: Source, part: Range, check: Check) -> Iterator[Ids]:
+def _iter_long(source: Source, part: Range) -> Iterator[Ids]:
     """Yield the same of a range that is too large to be held: document by document, from first to last fragment."""
     tables = (table.within(part.start, part.stop) for table in source.iter_fragments(with_ids=False))
     for key in sorted({key for table in tables for key in table.keys.tolist()}):
         for fragments in source.iter_fragments():
-            check()
-            yield fragments.of(np.uint64(key)).ids
+            yield fragments.only(fragments.keys == np.uint64(key)).ids

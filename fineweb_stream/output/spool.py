@@ -44,21 +44,18 @@ class Fragments(NamedTuple):
     def within(self, start: int, stop: int) -> Fragments:
         """Return those in the bins from `start` to before `stop`."""
         chosen = (self.bins >= start) & (self.bins < stop)
-        return self if chosen.all() else self._only(chosen)
+        return self if chosen.all() else self.only(chosen)
 
-    def of(self, key: np.uint64) -> Fragments:
-        """Return those of one document."""
-        return self._only(self.keys == key)
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Fragments:
+        """Return those that are chosen."""
+        ids = self.ids[np.repeat(chosen, self.lengths)] if len(self.ids) else self.ids
+        return Fragments(self.keys[chosen], self.lengths[chosen], ids)
 
     def take(self, order: Numbers) -> Fragments:
         """Return some of them, in an order of their own."""
         starts = np.cumsum(self.lengths) - self.lengths
         lengths = self.lengths[order]
         return Fragments(self.keys[order], lengths, gather(self.ids, starts[order], lengths))
-
-    def _only(self, chosen: npt.NDArray[np.bool_]) -> Fragments:
-        ids = self.ids[np.repeat(chosen, self.lengths)] if len(self.ids) else self.ids
-        return Fragments(self.keys[chosen], self.lengths[chosen], ids)
 
 
 def gather(ids: Ids, starts: Numbers, lengths: Numbers) -> Ids:
@@ -77,13 +74,14 @@ def gather(ids: Ids, starts: Numbers, lengths: Numbers) -> Ids:
 
 
 class Spool:
-    """The documents of one split (0 is val, 1 train) as they were encoded."""
+    """The documents of one split (0 is val, 1 train) as they were encoded; `check` is called with each piece."""
 
-    def __init__(self, record: Record, split: int) -> None:
+    def __init__(self, record: Record, split: int, check: files.Check) -> None:
         state, settings, layout = record.state, record.settings, record.written_layout
         self.n_tokens = state.train_tokens if split else state.val_tokens
         self.n_documents = state.train_documents if split else state.val_documents
         self.dtype = np.dtype(layout.dtype)
+        self.check = check
         self._eot, self._eot_id = settings["eot"], settings["eot_id"]
         self._seed = int(hash_numbers(split, 1, settings["seed"])[0])  # of keys: they must not follow from what is val
         self._file_tokens = settings["shard_tokens"] if split else max(self.n_tokens, 1)
@@ -127,6 +125,7 @@ class Spool:
             with _open(self._paths[number]) as file:
                 file.seek(place * self.dtype.itemsize)
                 while start < stop:
+                    self.check()
                     ids = _read(file, self._paths[number], self.dtype, min(PIECE_TOKENS, stop - start))
                     start += len(ids)
                     yield ids
@@ -135,8 +134,9 @@ class Spool:
 class Bucket:
     """Fragments of some range of keys, as they were met: a row of tables with the ids that belong to them."""
 
-    def __init__(self, path: Path, n_bytes: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, path: Path, n_bytes: int, dtype: np.dtype[Any], check: files.Check) -> None:
         self.dtype = dtype
+        self.check = check
         self._path = path
         self._n_bytes = n_bytes
 
@@ -146,6 +146,7 @@ class Bucket:
             return
         with _open(self._path) as file:
             while file.tell() < self._n_bytes:
+                self.check()
                 n, n_tokens = _read(file, self._path, np.dtype("<u8"), 2).tolist()
                 keys = _read(file, self._path, np.dtype("<u8"), n)
                 lengths = _read(file, self._path, np.dtype("<u4"), n).astype(np.int64)
