@@ -16,7 +16,6 @@ from ..support.redact import kept
 from . import files
 from .columns import set_names, take_kept
 from .compare import PlaceHash, compare, has_more
-from .index import remove_index
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
@@ -185,6 +184,8 @@ def _copy(
 
 def clear(record: Record) -> None:
     """Delete what the record names: outputs with their indexes, shards, temporary files and, last, the record."""
+    from .index import remove_index  # it loads numpy, which most runs need later
+
     folder, layout = record.folder, record.layout
     for name, entries in record.owned().items():
         if os.path.lexists(folder / name) and looks_own(folder / name, entries, layout):
