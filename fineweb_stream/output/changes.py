@@ -50,8 +50,7 @@ class ChangeLog:
     def sync(self) -> None:
         """Make durable what was written; call it after the shards' `sync`."""
         if self._part:
-            self._part.sync()
-            self._state.parts[CHANGES_NAME] = [self._part.n_bytes, self._part.sha256]
+            self._state.sync(self._part)
             self._state.changes_head = self._part.head
 
     def close(self) -> None:
@@ -60,8 +59,7 @@ class ChangeLog:
             self._part.close()
 
     def _open(self) -> files.Part:
-        _, sha256 = self._state.parts.get(CHANGES_NAME, (0, ""))
-        self._part = files.Part(self._path, self._state.changes_bytes, run=self._state.run, sha256=sha256)
+        self._part = self._state.open_part(self._path, self._state.changes_bytes)
         return self._part
 
 

@@ -100,8 +100,8 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
 
         def add(source: Path, n_bytes: int, n_merged: int) -> None:
             part.copy_from(source, 0, n_bytes, check)
-            part.sync()
-            state.merged_shards, state.parts[TRAIN_NAME] = n_merged, [part.n_bytes, part.sha256]
+            state.sync(part)
+            state.merged_shards = n_merged
             commit()
 
         if state.base_shards > state.merged_shards:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
-from . import files
 from .manifest import Record
 from .own import META_NAME
 
@@ -49,7 +48,7 @@ def add_meta(record: Record, tokenizer: Tokenizer, commit: Callable[[], None]) -
     state = record.state
     if tokenizer is GPT2 or META_NAME in state.outputs:
         return
-    with contextlib.closing(files.Part(record.folder / META_NAME, run=state.run)) as part:
+    with contextlib.closing(state.open_part(record.folder / META_NAME)) as part:
         part.write(make_meta(tokenizer))
         part.sync()
         state.outputs[META_NAME] = {"sha256": part.sha256, "head": part.head, "tokens": 0, "bytes": part.n_bytes}

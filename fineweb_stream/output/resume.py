@@ -175,11 +175,9 @@ def _copy(
 ) -> None:
     """Make a file to go on with of `n_bytes` of one that stays."""
     if n_bytes:
-        part = files.Part(target, run=state.run, header_bytes=header_bytes)
-        with contextlib.closing(part):
+        with contextlib.closing(state.open_part(target, header_bytes=header_bytes)) as part:
             part.copy_from(source, start, n_bytes, check)
-            part.sync()
-            state.parts[target.name] = [part.n_bytes, part.sha256]
+            state.sync(part)
 
 
 def clear(record: Record) -> None:

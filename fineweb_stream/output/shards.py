@@ -86,10 +86,9 @@ class ShardWriter:
 
     def sync(self) -> None:
         """Make durable all that was written; the state may be recorded then."""
-        parts = [part for part in (self._val, self._shard) if part]
-        for part in parts:
-            part.sync()
-        self._state.parts = {part.path.name: [part.n_bytes, part.sha256] for part in parts}
+        self._state.parts = {}
+        for part in filter(None, (self._val, self._shard)):
+            self._state.sync(part)
 
     def give_names(self) -> None:
         """Give the complete shards, which are on record, their final names; a spool's have none."""
@@ -119,14 +118,8 @@ class ShardWriter:
         self._shard = self._open(shard_path(self._folder, number, self._layout), n_tokens)
 
     def _open(self, path: Path, n_tokens: int) -> files.Part:
-        _, sha256 = self._state.parts.get(path.name, (0, ""))
-        return files.Part(
-            path,
-            n_tokens * self._layout.id_bytes,
-            run=self._state.run,
-            header_bytes=self._layout.header_bytes,
-            sha256=sha256,
-        )
+        layout = self._layout
+        return self._state.open_part(path, n_tokens * layout.id_bytes, header_bytes=layout.header_bytes)
 
     def _is_rest(self) -> bool:
         """Tell whether the last shard is too short for the layout's reader."""

@@ -133,8 +133,8 @@ def _part(paths: list[Path], state: State, spool: Spool, commit: Check) -> None:
     with contextlib.ExitStack() as opened:
         parts = []
         for path in paths:
-            n_bytes, sha256 = state.parts.get(path.name, (0, ""))
-            part = files.Part(path, n_bytes, run=state.run, sha256=sha256, check=spool.check)
+            n_bytes, _ = state.parts.get(path.name, (0, ""))
+            part = state.open_part(path, n_bytes, check=spool.check)
             parts.append(opened.enter_context(contextlib.closing(part)))
         done = at["parted_tokens"]
         for fragments, n_eot in spool.read(done, at["parted_eot"]):
@@ -147,8 +147,7 @@ def _part(paths: list[Path], state: State, spool: Spool, commit: Check) -> None:
             done += len(fragments.ids)
             if done - at["parted_tokens"] >= COMMIT_TOKENS or done == spool.n_tokens:
                 for part in parts:
-                    part.sync()
-                state.parts |= {part.path.name: [part.n_bytes, part.sha256] for part in parts}
+                    state.sync(part)
                 at.update(parted_tokens=done, parted_eot=n_eot)
                 commit()
                 spool.remove(done)

@@ -6,6 +6,7 @@ import copy
 import re
 import sys
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from . import files
@@ -93,6 +94,16 @@ class State:
     def n_documents(self) -> int:
         """Documents of both splits."""
         return self.train_documents + self.val_documents
+
+    def open_part(self, path: Path, n_bytes: int = 0, **options: Any) -> files.Part:
+        """Take up a file that holds `n_bytes`, which must be what `parts` says of it, or begin it."""
+        _, sha256 = self.parts.get(path.name, (0, ""))
+        return files.Part(path, n_bytes, run=self.run, sha256=sha256, **options)
+
+    def sync(self, part: files.Part) -> None:
+        """Make durable what a file holds, then say it in `parts`."""
+        part.sync()
+        self.parts[part.path.name] = [part.n_bytes, part.sha256]
 
     def wants_more(self, max_tokens: int | None) -> bool:
         """Tell whether there is more to do than what a run that ended, or only merges, has done."""
