@@ -36,9 +36,7 @@ def merge(record: Record, commit: Check, check: Check) -> None:
     lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
-    for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
-        give_name(folder, state.shard_name(number, layout), state, layout, layout.shard_name(number))
-    _check_shards(record, sizes)
+    _name_shards(record, sizes)
     n_tokens = {layout.val_name: state.val_tokens}
     if layout.is_merged:
         check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
@@ -130,19 +128,20 @@ def _remove(folder: Path, numbers: range) -> None:
         files.remove(shard_path(folder, number))
 
 
-def _check_shards(record: Record, sizes: list[int]) -> None:
-    """Raise `PrepareError` unless every shard that is left to merge is there, whole, and begins as it was written.
+def _name_shards(record: Record, sizes: list[int]) -> None:
+    """Give the shards that are left to merge their final names; raise `PrepareError` unless each is there and whole.
 
-    To hash each of them by itself, too, would cost the merge as much again as the hash of all.
+    And `InputError` unless it begins as it was written: to hash each by itself, too, would cost the merge as much again
+    as the hash of all.
     """
-    folder, state, owned = record.folder, record.state, record.owned()
-    part = files.part_path(folder / TRAIN_NAME, state.run)
+    folder, state, layout, owned = record.folder, record.state, record.layout, record.owned()
+    is_begun = not record.keeps_shards and files.part_path(folder / TRAIN_NAME, state.run).exists()
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
-        path = folder / state.shard_name(number, record.layout)
-        if number == 0 and not record.keeps_shards and not path.exists() and part.exists():
-            continue  # it is the beginning of train.bin already
-        check_own(path, owned, record.layout)
-        _check_size(path, sizes[number])
+        path = folder / state.shard_name(number, layout)
+        give_name(folder, path.name, state, layout, layout.shard_name(number))
+        if number or path.exists() or not is_begun:  # else it is the beginning of train.bin already
+            check_own(path, owned, layout)
+            _check_size(path, sizes[number])
 
 
 def _check_size(path: Path, expected: int) -> None:
