@@ -199,12 +199,18 @@ CASES = [
     ),
     Case("output/resume.py", "make it again", "d.jsonl", "d.jsonl --overwrite", before="d.jsonl; rm out/train.bin"),
     Case("output/verify.py", "name its folder with --out", "--verify --out no", "--verify --out out", before=DONE),
-    Case("output/verify.py", "hint", "--verify", "d.jsonl --overwrite; --verify", before="d.jsonl; rm out/val.bin"),
+    Case(
+        "output/resume.py",
+        "make it again",
+        "--verify",
+        "d.jsonl --overwrite; --verify",
+        before="d.jsonl; rm out/val.bin",
+    ),
     *(
         Case(file, hint, wrong, "mv out/train.bin elsewhere; d.jsonl --overwrite; --verify", before=f"d.jsonl; {spoil}")
         for file, hint, wrong, spoil in (
-            ("output/verify.py", "hint", "--verify", "truncate -s 10 out/train.bin"),
-            ("output/verify.py", "hint", "--verify", "printf abc >> out/train.bin"),
+            ("output/resume.py", "make it again", "--verify", "truncate -s 10 out/train.bin"),
+            ("output/resume.py", "make it again", "--verify", "printf abc >> out/train.bin"),
             ("output/verify.py", "_CHANGED", "--verify", "printf ab | dd of=out/train.bin conv=notrunc"),
             ("output/resume.py", "make it again", "d.jsonl", "truncate -s 10 out/train.bin"),
         )

@@ -173,16 +173,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes, run: str = "", check: Check | None = None) -> None:
+def write_whole(path: Path, pieces: Iterable[bytes], run: str = "", check: Check | None = None) -> None:
     """Write a small file so that its name holds the old or the new data, never a part.
 
     `check` is called right before the name is given. If it raises, the new data stay durable under the temporary name.
     """
-    write_pieces(path, [data], run, check)
-
-
-def write_pieces(path: Path, pieces: Iterable[bytes], run: str = "", check: Check | None = None) -> None:
-    """Do as `write_whole` with data that come in pieces."""
     part = part_path(path, run)
     with disk_errors(path):
         if check is None:

@@ -230,7 +230,7 @@ class Record:
 
         Raises `InputError` then.
         """
-        files.write_whole(path, data, self.run, lambda: self._check_own(path))
+        files.write_whole(path, [data], self.run, lambda: self._check_own(path))
 
     def _check_own(self, path: Path) -> None:
         """Raise `InputError` where something stands that does not name this run; the version before named none."""

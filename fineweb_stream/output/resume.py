@@ -213,7 +213,7 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
 def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -> Record:
     """Return the record of a run that goes on with what a command names now."""
     if record.state.status == DONE:
-        _check_outputs(record)
+        check_lengths(record)
         if not dry_run:
             record.state.parts = {}
             record.clear_parts()
@@ -269,7 +269,7 @@ def _refuse_gone(record: Record) -> None:
         )
 
 
-def _check_outputs(record: Record) -> None:
+def check_lengths(record: Record) -> None:
     """Raise `InputError` where an output of a finished run is gone, or not as long as it was."""
     for name, output in record.state.outputs.items():
         path = record.folder / name

@@ -13,6 +13,7 @@ from ..support.errors import InputError
 from . import files
 from .manifest import Record, read_record
 from .own import META_NAME, RECORD_NAME, TRAIN_NAME
+from .resume import check_lengths
 from .state import DONE
 
 _CHANGED = "move it away, then make it again with --overwrite"
@@ -30,11 +31,9 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
     if state.status != DONE:
         raise InputError(f"{record.path}: the run is not finished", "the command that began it continues it")
     parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(state.outputs)  # shards beside are copies
+    check_lengths(record)
     for name, expected in sorted(state.outputs.items()):
         path = folder / name
-        if not path.exists() or path.stat().st_size != expected["bytes"]:
-            hint = _CHANGED if path.exists() else "make it again with --overwrite"
-            raise InputError(f"{path}: missing or not {expected['bytes']:,} bytes long", hint)
         if name == META_NAME:
             _check_hash(path, hashlib.sha256(path.read_bytes()).hexdigest(), expected)
             continue

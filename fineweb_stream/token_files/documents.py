@@ -120,7 +120,7 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
             cancel.check()
             yield ends.astype(END_DTYPE).tobytes()
 
-    files.write_pieces(index, pieces())
+    files.write_whole(index, pieces())
     return index.stat().st_size // END_DTYPE.itemsize
 
 

@@ -75,7 +75,7 @@ def plot_report(summary: Summary, record: Mapping[str, Any] | None, out_path: st
             _draw_run(axes["speed"], axes["memory"], timeline)
         image = io.BytesIO()
         figure.savefig(image, format=kind, dpi=DPI, facecolor="white")
-    files.write_whole(path, image.getvalue())
+    files.write_whole(path, [image.getvalue()])
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:

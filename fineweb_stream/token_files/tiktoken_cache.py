@@ -27,5 +27,5 @@ def write_tiktoken_cache(folder: Path) -> list[str]:
     merged = "".join(f"{merge}\n" for merge in merges)
     for name, text in (("vocab.bpe", f"#version: 0.2\n{merged}"), ("encoder.json", json.dumps(ids))):
         key = hashlib.sha1((_ADDRESS + name).encode(), usedforsecurity=False).hexdigest()
-        files.write_whole(folder / key, text.encode())
+        files.write_whole(folder / key, [text.encode()])
     return [f"{folder}: GPT-2 for tiktoken", f"use it: TIKTOKEN_CACHE_DIR={folder.resolve()} python sample.py"]
