@@ -310,8 +310,8 @@ def drive(kind: str, arguments: list[str], expected: Path, out: Path) -> dict[st
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_storm(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """However often it is killed, in whatever phase: the same bytes, no temporary file, little done twice."""
-    path, options = write_corpus(kind, tmp_path, 300)
-    arguments = [str(path), *options, "--shard-tokens", "11000", "--engine", "tiktoken", "--workers", "2"]
+    path, options = write_corpus(kind, tmp_path, 150)
+    arguments = [str(path), *options, "--shard-tokens", "5500", "--engine", "tiktoken", "--workers", "2"]
     undisturbed(path, arguments[1:], tmp_path / "expected")
     command = [sys.executable, "-m", "tests.test_kill_storm", kind, tmp_path / "expected", *arguments]
     env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
