@@ -87,8 +87,8 @@ def write_unused(folder: Path) -> list[str]:
 
 
 def write_late_long_rows(folder: Path) -> list[str]:
-    """A million short rows, and then long ones with a page each."""
-    rows = ["short"] * 1_000_000 + ["word and other " * 800_000] * 20
+    """Many short rows, so that the mean is short, and then long ones with a page each."""
+    rows = ["short"] * 400_000 + ["word and other " * 460_000] * 14
     options = {"use_dictionary": False, "write_batch_size": 1, "data_page_size": 1 << 20}
     return [str(write_rows(folder / "c.parquet", rows, **options))]
 
