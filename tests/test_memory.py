@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tiktoken
 
 from fineweb_stream import prepare
 from fineweb_stream.memory.guard import MB
@@ -30,10 +31,44 @@ from .helpers import both_splits, document_ids, outputs, split_at_eot, write_jso
 pytestmark = pytest.mark.slow
 SCALE = 1.0 if os.environ.get("FINEWEB_STREAM_FULL_SIZE") else 0.1
 GROUPS = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")]
-DRIVER = (
-    "import sys; from fineweb_stream import cli; from fineweb_stream.memory import guard\n"
-    "guard.PATIENCE_SECONDS = float(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
-)
+DRIVER = """
+import sys
+from fineweb_stream import cli
+from fineweb_stream.memory import guard
+from fineweb_stream.pipeline import run
+
+absorb, n_blocks = run.Run._absorb, 0
+
+def wait_at_third(*args):
+    global n_blocks
+    n_blocks += 1
+    if n_blocks == 3:
+        print("at the third block", flush=True)
+        input()
+    return absorb(*args)
+
+run.Run._absorb = wait_at_third
+guard.PATIENCE_SECONDS = float(sys.argv.pop(1))
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+RIVAL = """
+import threading, time
+from fineweb_stream.memory.cgroups import memory_groups
+
+def grow():
+    held = []
+    while True:
+        group = memory_groups()[0]
+        if group.limit - group.used > 25_000_000:  # the group's reserve is 5%: 36 MB
+            held.append(b"x" * 1_000_000)
+        else:
+            print(flush=True)
+            time.sleep(0.01)
+
+threading.Thread(target=grow, daemon=True).start()
+input()
+"""
 
 
 class Group:
@@ -104,6 +139,15 @@ def texts() -> list[str]:
     return [" ".join(rng.choices(words, k=150_000)) for _ in range(8)]  # about a MB each
 
 
+@pytest.fixture(scope="module")
+def easy_texts(reference: tiktoken.Encoding) -> list[str]:
+    """The same of a few words that are a token each, for tiktoken: it has no cache, and is five times as fast."""
+    rng = random.Random(1)
+    words = [f"{reference.decode([i])}"[1:] for i in range(5000, 50_000)]
+    words = rng.choices([word for word in words if len(word) > 7 and word.isascii() and word.isalpha()], k=300)
+    return [" ".join(rng.choices(words, k=105_000)) for _ in range(8)]
+
+
 def write_text(folder: Path, texts: list[str]) -> Path:
     path = folder / "c.txt"  # no newline in all of it
     with path.open("w") as file:
@@ -164,9 +208,9 @@ WRITERS = (write_text, write_row_group, write_tiny, write_long_documents)
     ("limit_mb", "write"),
     [*itertools.product([800, 450], WRITERS), (800, write_long_rows)],  # for which 450 MiB are named as too little
 )
-def test_inside_a_small_group(make_group, texts, tmp_path, capsys, limit_mb: int, write) -> None:
+def test_inside_a_small_group(make_group, texts, easy_texts, tmp_path, capsys, limit_mb: int, write) -> None:
     """A long text, a huge row group, tiny and huge documents: all finish, none is killed."""
-    path = write(tmp_path, texts)
+    path = write(tmp_path, easy_texts if limit_mb == 450 else texts)
     group = make_group(limit_mb)
     done = group.start(sys.executable, ROOT / "prepare.py", path, "--out", tmp_path / "out")
     out, errors = done.communicate(timeout=1200)
@@ -180,43 +224,59 @@ def test_inside_a_small_group(make_group, texts, tmp_path, capsys, limit_mb: int
         print(f"\n{write.__name__} in {limit_mb} MiB: peak {memory['peak_bytes'] / MB:.0f} MB")
 
 
+def read_until(program: subprocess.Popen[str], part: str) -> str:
+    """Return what it says up to the line that holds this."""
+    assert program.stdout
+    said = ""
+    for line in program.stdout:
+        said += line
+        if part in line:
+            return said
+    raise AssertionError(f"it never said {part!r}: {said}")
+
+
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_rival_for_memory(make_group, texts, tmp_path, stays: bool) -> None:
     """A rival takes memory: the run pauses, goes on when it ends, saves and leaves when it stays. The same bytes."""
-    path = write_documents(tmp_path, texts, 24)
+    path = write_documents(tmp_path, texts, 5)
     prepare(path, tmp_path / "expected", quiet=True)
     group = make_group(700)
     arguments = [path, "--out", tmp_path / "out", "--engine", "tiktoken", "--memory", "200MB"]
-    program = group.start(sys.executable, "-c", DRIVER, "4" if stays else "60", *arguments)
-    assert program.stdout
-    assert any("disk:" in line for line in iter(program.stdout.readline, "")), "it has not come to the start"
-    # What it holds on top of the run's share leaves less than the group's reserve of 5%.
-    code = "x = b'x' * 655_000_000; print(flush=True); input()"
-    rival = group.start(sys.executable, "-c", code, stdin=subprocess.PIPE)
-    assert rival.stdout
-    rival.stdout.readline()
+    program = group.start(
+        sys.executable,
+        "-c",
+        DRIVER,
+        "2" if stays else "60",
+        *arguments,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    said = read_until(program, "at the third block")
+    rival = group.start(sys.executable, "-c", RIVAL, stdin=subprocess.PIPE)
+    assert program.stdin and rival.stdout and rival.stdout.readline()
+    program.stdin.write("\n")
+    program.stdin.flush()
+    said += read_until(program, "memory: drain: the system is")
     if not stays:
-        time.sleep(3)
         rival.communicate("\n")
-    out, errors = program.communicate(timeout=120)
-    assert "memory: drain: the system is" in out, out + errors
+    said += program.communicate(timeout=120)[0]
     if stays:
-        assert program.returncode == 3, errors
-        assert "the same command continues" in errors
+        assert program.returncode == 3, said
+        assert "the same command continues" in said
         rival.communicate("\n")
         prepare(path, tmp_path / "out", engine="tiktoken", quiet=True)
     else:
-        assert program.returncode == 0, errors
-        assert "memory: run: pressure is gone" in out
+        assert program.returncode == 0, said
+        assert "memory: run: pressure is gone" in said
     assert group.n_killed == 0
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
-def test_a_budget_is_kept(run_program, texts, tmp_path) -> None:
+def test_a_budget_is_kept(run_process, easy_texts, tmp_path) -> None:
     """--memory 300MB with 8 workers: the plan says why it takes the slower engine, and the peak stays below."""
     pytest.importorskip("gigatoken")
-    path = write_documents(tmp_path, texts, 20)
-    done = run_program(path, "--memory", "300MB", "--workers", "8")
+    path = write_documents(tmp_path, easy_texts, 20)
+    done = run_process(path, "--memory", "300MB", "--workers", "8")
     assert done.returncode == 0, done.stderr
     assert "workers with tiktoken" in done.stdout
     assert "(no room for gigatoken, which is several times as fast: give it more with --memory)" in done.stdout
@@ -225,15 +285,15 @@ def test_a_budget_is_kept(run_program, texts, tmp_path) -> None:
     assert not memory["steps"]
 
 
-def test_a_document_too_large_is_named(run_program, texts, tmp_path) -> None:
+def test_a_document_too_large_is_named(run_process, texts, tmp_path) -> None:
     """A line that the budget has no room for: exit 3 with its place and size, or skipped and counted."""
     docs = ["the first document", " ".join(texts * 8), "the last document"]
     path = write_jsonl(tmp_path / "c.jsonl", docs)
-    done = run_program(path, "--memory", "200MB")
+    done = run_process(path, "--memory", "200MB")
     assert done.returncode == 3, done.stderr
     assert "c.jsonl, line 2 (byte 40): a document of" in done.stderr
     assert "--skip-bad" in done.stderr
-    done = run_program(path, "--memory", "200MB", "--skip-bad")
+    done = run_process(path, "--memory", "200MB", "--skip-bad")
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out" / "prepare.json").read_text())
     assert record["state"]["n_changes"] == {"skipped": 1}
@@ -242,7 +302,7 @@ def test_a_document_too_large_is_named(run_program, texts, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "separated"])
 @pytest.mark.parametrize("comes", ["packed", "piped"])
-def test_a_document_of_a_stream_too_large_is_named(run_program, reference, tmp_path, kind: str, comes: str) -> None:
+def test_a_document_of_a_stream_too_large_is_named(run_process, reference, tmp_path, kind: str, comes: str) -> None:
     """One that is larger than the budget is never held: its place and size are said, or it is skipped and counted."""
     docs = [f"document {i}" for i in range(3000)]
     docs[2000] = " ".join(["immense"] * 40_000_000)
@@ -256,10 +316,10 @@ def test_a_document_of_a_stream_too_large_is_named(run_program, reference, tmp_p
     if comes == "packed":
         options += ["--format", "text"] * (kind == "separated")
     piped = data.decode() if comes == "piped" else None
-    done = run_program(*options, input=piped)
+    done = run_process(*options, input=piped)
     assert done.returncode == 3, done.stderr
     assert re.search(r"(line|document) 2,001 \(byte [\d,]+\): a document of 320\.0 MB", done.stderr), done.stderr
-    done = run_program(*options, "--skip-bad", input=piped)
+    done = run_process(*options, "--skip-bad", input=piped)
     assert done.returncode == 0, done.stderr
     state = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]
     assert state["n_changes"] == {"skipped": 1}
@@ -270,22 +330,22 @@ def test_a_document_of_a_stream_too_large_is_named(run_program, reference, tmp_p
 
 
 @pytest.mark.parametrize("n_short", [0, 5 * 1024])
-def test_a_page_too_large_is_named(run_program, texts, tmp_path, n_short: int) -> None:
+def test_a_page_too_large_is_named(run_process, texts, tmp_path, n_short: int) -> None:
     """Long documents in one page, which is decoded whole: exit 3 with rows and sizes, before anything is written."""
     path = write_long_rows(tmp_path, texts, n_short, write_batch_size=1024)
-    done = run_program(path, "--memory", "300MB")
+    done = run_process(path, "--memory", "300MB")
     assert done.returncode == 3, done.stdout
     assert f"c.parquet, rows 1 to {n_short + int(50 * SCALE):,}: a page of " in done.stderr
     assert "write_batch_size=1" in done.stderr
     assert not list((tmp_path / "out").glob("*.bin*"))
 
 
-def test_repeats_in_a_dictionary_are_bounded(run_program, tmp_path) -> None:
+def test_repeats_in_a_dictionary_are_bounded(run_process, tmp_path) -> None:
     """A parquet file of a few kB whose rows are one long text: memory, and the estimate, are of what they come to."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     text = "word and other " * 60_000
     pq.write_table(pa.table({"text": [text] * 200}), tmp_path / "c.parquet", row_group_size=10**9)
-    done = run_program("c.parquet", "--memory", "200MB", "--val-ratio", "0.02")
+    done = run_process("c.parquet", "--memory", "200MB", "--val-ratio", "0.02")
     assert done.returncode == 0, done.stderr
     state = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]
     assert state["memory"]["peak_bytes"] < 200 * MB
@@ -293,24 +353,24 @@ def test_repeats_in_a_dictionary_are_bounded(run_program, tmp_path) -> None:
     assert abs(estimate / (state["train_tokens"] + state["val_tokens"]) - 1) < 0.03
 
 
-def test_dry_run_estimates_and_writes_nothing(corpus, run_program, tmp_path) -> None:
+def test_dry_run_estimates_and_writes_nothing(corpus, run_process, tmp_path) -> None:
     """--dry-run: tokens within 3% of the truth on the shared corpora, and not a file."""
     for name, n_tokens in (("fineweb_1mb.txt", 217_888), ("english_48mb.parquet", 15_174_885)):
-        done = run_program(corpus(name), "--dry-run")
+        done = run_process(corpus(name), "--dry-run")
         assert done.returncode == 0, done.stderr
         estimate = int(done.stdout.split("tokens: about ")[1].split()[0].replace(",", ""))
         assert abs(estimate / n_tokens - 1) < 0.03
         assert not list(tmp_path.iterdir())
 
 
-def test_use_does_not_creep_up(run_program, tmp_path) -> None:
+def test_use_does_not_creep_up(run_process, tmp_path) -> None:
     """Blocks whose characters take one, two or four bytes leave holes in memory: what is free there is given back."""
     library = Path(os.__file__).parent
     texts = [path.read_text("utf-8", "replace") for name in ("*.py", "*/*.py") for path in sorted(library.glob(name))]
     with (tmp_path / "c.txt").open("w", encoding="utf-8") as file:
         while file.tell() < 120 * MB:
             file.writelines(texts)
-    done = run_program(tmp_path / "c.txt", "--engine", "tiktoken", "--workers", 2)
+    done = run_process(tmp_path / "c.txt", "--engine", "tiktoken", "--workers", 2)
     assert done.returncode == 0, done.stderr
     planned = int(re.search(r"about (\d+) MB$", done.stdout, re.MULTILINE).group(1))
     peak = json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["memory"]["peak_bytes"] / MB
