@@ -51,6 +51,7 @@ def limited(limits: Limits, most_buckets: int = 7) -> Iterator[None]:
     """Shuffle as where there is so little memory, or the corpus is so large."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "plan_shuffle", lambda guard: limits[0])
+        patch.setattr(run, "forget_encoders", lambda: None)  # to build one anew takes longer than the run
         for module in (spool, shuffle):
             patch.setattr(module, "PIECE_TOKENS", limits[1])
         patch.setattr(shuffle, "COMMIT_TOKENS", limits[2])
@@ -287,7 +288,8 @@ def test_killed_at_every_change(
     failure: Any, limits: str, waiting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, out of disk or with an fsync lost at any moment of shuffling: the same command makes the same bytes."""
-    monkeypatch.setattr(plan, "sample", lambda *args: None)  # half of the time, and writes nothing
+    monkeypatch.setattr(plan, "sample", lambda *args: None)  # half of the time, and writes nothing; so do most slots
+    monkeypatch.setattr(shuffle, "_N_SLOTS", 64)
     expected, finals = outputs(waiting / "expected"), outputs(waiting / "kept")
     settings = read_record(waiting / "waiting").settings  # type: ignore[union-attr]
     names = inspect.signature(prepare).parameters.keys() & settings.keys() - {
