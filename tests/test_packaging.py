@@ -40,7 +40,7 @@ def run(*command: object, cwd: Path) -> str:
 def fresh_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python of its own that sees the packages of this one, but after its own: what is installed there wins."""
     folder = tmp_path_factory.mktemp("env")
-    venv.EnvBuilder(with_pip=True).create(folder)
+    venv.EnvBuilder(with_pip=importlib.util.find_spec("pip") is None).create(folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
     own = Path(run(python, "-c", code, cwd=folder).strip())
@@ -116,7 +116,7 @@ def test_installed_wheel_works_anywhere(
 
     shutil.rmtree(unpacked_sdist / "fineweb_stream")  # so that the installed one is tested
     tests = ["tests/test_vocab.py", "tests/test_encoder.py", "tests/test_program.py::test_demo"]
-    options = ["-p", "no:cacheprovider", "-k", "not whitespace"]
+    options = ["-p", "no:cacheprovider", "-n", "0", "-k", "not whitespace and not every_character and not forgotten"]
     assert " passed" in run(fresh_python, "-m", "pytest", *options, *tests, cwd=unpacked_sdist)
 
 
