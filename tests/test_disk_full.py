@@ -101,7 +101,7 @@ POINTS = [
 
 
 def make_corpus(folder: Path) -> Path:
-    docs = [f"Document {i}: " + f"some words of number {i} " * 40 for i in range(1500)]
+    docs = [f"Document {i}: " + f"some words of number {i} " * 20 for i in range(1500)]
     path = write_jsonl(folder / "c.jsonl", docs)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(b"[]\n" if i % 10 == 3 else line for i, line in enumerate(lines)))
@@ -112,11 +112,11 @@ def make_corpus(folder: Path) -> Path:
 def prepare(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Run the command line here, with small blocks."""
     path = make_corpus(tmp_path)
-    arguments = ["--shard-tokens", "60000", "--val-ratio", "0.2", "--skip-bad", "--engine", "tiktoken"]
+    arguments = ["--shard-tokens", "30000", "--val-ratio", "0.2", "--skip-bad", "--engine", "tiktoken"]
     arguments += ["--keep-shards"] * request.param
     real = job.make_sources
     monkeypatch.setattr(
-        job, "make_sources", lambda *args: [dataclasses.replace(one, block_bytes=60_000) for one in real(*args)]
+        job, "make_sources", lambda *args: [dataclasses.replace(one, block_bytes=30_000) for one in real(*args)]
     )
     monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
     return lambda out, *more: cli.main([str(path), "--out", str(out), *arguments, *more])
