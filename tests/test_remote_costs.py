@@ -275,20 +275,24 @@ def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None
 MAX_TOKENS = 4_000_000
 
 
+@pytest.fixture(scope="module")
+def large_docs() -> list[str]:
+    rng = random.Random(8)
+    words = [rng.randbytes(rng.randint(1, 4)).hex() for _ in range(50_000)]
+    return [" ".join(rng.choices(words, k=660)) for _ in range(5000)] * 5
+
+
 @pytest.fixture(scope="module", params=[2, 20], ids=lambda mb: f"row groups of {mb} MB")
-def large(request, tmp_path_factory) -> tuple[Path, dict[str, bytes]]:
+def large(request, tmp_path_factory, large_docs) -> tuple[Path, dict[str, bytes]]:
     """A dataset of 100 MB of text on the Hub, in row groups of so many, and what a local run makes of its start.
 
     Those of 20 MB are decoded batch by batch, as those of 200 MB are.
     """
     folder = tmp_path_factory.mktemp("large")
     (folder / "o" / "n" / "data").mkdir(parents=True)
-    rng = random.Random(8)
-    words = [rng.randbytes(rng.randint(1, 4)).hex() for _ in range(50_000)]
-    docs = [" ".join(rng.choices(words, k=660)) for _ in range(5000)] * 5
-    assert 95e6 < sum(map(len, docs)) < 105e6
-    options = {"compression": "none", "use_dictionary": False}
-    write_parquet(folder / "o" / "n" / "data" / "0.parquet", docs, request.param * len(docs) // 100, **options)
+    assert 95e6 < sum(map(len, large_docs)) < 105e6
+    n_rows, options = request.param * len(large_docs) // 100, {"compression": "none", "use_dictionary": False}
+    write_parquet(folder / "o" / "n" / "data" / "0.parquet", large_docs, n_rows, **options)
     prepare(folder / "o" / "n" / "data", folder / "out", max_tokens=MAX_TOKENS, quiet=True)
     return folder, outputs(folder / "out")
 

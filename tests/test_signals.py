@@ -144,13 +144,19 @@ def running(*arguments: object, **options: object) -> Iterator[Program]:
                 stream.close()
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = random.Random(1)
     words = ["some", "words", "that a", "tokenizer", "knows and", "others,", "1234", "äöü,", "that's", "all.", "", "\n"]
-    path = tmp_path / "c.txt"
+    path = tmp_path_factory.mktemp("text") / "c.txt"
     path.write_text(" ".join(rng.choices(words, k=1_200_000)), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def expected(text: Path) -> dict[str, bytes]:
+    prepare(text, text.parent / "expected", quiet=True, **SHARDS)
+    return outputs(text.parent / "expected")
 
 
 SHARDS = {"shard_tokens": 250_000}
@@ -159,10 +165,10 @@ ARGUMENTS = ("--shard-tokens", "250000")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: signal.Signals(number).name)
-def test_every_phase(number: int, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_phase(
+    number: int, text: Path, expected: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit 130, 143 or 129 soon, the way on is named, no lock and no process stays, the same bytes in the end."""
-    prepare(text, tmp_path / "expected", quiet=True, **SHARDS)
-    expected = outputs(tmp_path / "expected")
     took = {}
     phases = EARLY + LATE if number == signal.SIGINT else [EARLY[-1], *LATE[::3]]  # one handler serves them all
     for i, phase in enumerate(phases):
@@ -243,7 +249,7 @@ def test_what_a_silent_pipe_gave_is_saved(tmp_path: Path) -> None:
     assert n_bytes >= 3 << 20
 
 
-def test_a_second_signal(text: Path, tmp_path: Path) -> None:
+def test_a_second_signal(text: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     """While the first is dealt with, a second leaves at once; what was recorded stays."""
     with running(tmp_path, "commit", text, *ARGUMENTS, seconds=60) as program:
         program.wait_for_phase()
@@ -253,11 +259,10 @@ def test_a_second_signal(text: Path, tmp_path: Path) -> None:
     print(f"a second SIGINT: exit after {seconds:.2f} s")
     assert read_record(program.out).state.train_tokens > 0
     prepare(text, program.out, quiet=True, **SHARDS)
-    prepare(text, tmp_path / "expected", quiet=True, **SHARDS)
-    assert outputs(program.out) == outputs(tmp_path / "expected")
+    assert outputs(program.out) == expected
 
 
-def test_nohup(text: Path, tmp_path: Path) -> None:
+def test_nohup(text: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     """A SIGHUP that is ignored from the start, as nohup does, stays ignored."""
     old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -267,8 +272,7 @@ def test_nohup(text: Path, tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGHUP, old)
     assert status == 0, errors
-    prepare(text, tmp_path / "expected", quiet=True, **SHARDS)
-    assert outputs(program.out) == outputs(tmp_path / "expected")
+    assert outputs(program.out) == expected
 
 
 def test_a_closed_terminal(text: Path, tmp_path: Path) -> None:
