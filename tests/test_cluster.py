@@ -37,6 +37,9 @@ ROOT = Path(__file__).parents[1]
 LOOPBACK = "127.0.0.1"
 OPTIONS = {"val_ratio": 0.05, "shard_tokens": 20_000, "keep_shards": True, "quiet": True}
 
+# Else each process of Dask's looks at itself a hundred times a second.
+IDLE = {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False", "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s"}
+
 pytestmark = pytest.mark.slow
 
 
@@ -112,7 +115,7 @@ class Dask:
 
     def _start(self, *arguments: str, where: tuple[str, ...] = (), path: Path = ROOT) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{arguments[0]}-{len(self.processes)}.log").open("wb")
-        env = os.environ | {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"}
+        env = os.environ | {"PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"} | IDLE
         command = [*where, sys.executable, "-m", "dask", *arguments]
         with log:
             process = subprocess.Popen(command, env=env, cwd=self.folder, stdout=log, stderr=log)
