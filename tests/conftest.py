@@ -43,6 +43,24 @@ ROOT = Path(__file__).parents[1]
 CORPORA = ROOT.parent / "shared" / "corpora"
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: a third of the time of all tests is waiting."""
+    return (psutil.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is slow comes first in each of the rows that xdist hands out, of which only the last tests go elsewhere."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    items.clear()
+    for n_rows in range(int(getattr(config, "workerinput", {}).get("workercount", 1)), 0, -1):
+        n_slow = len(slow) // n_rows
+        n_quick = (len(slow) + len(quick)) // n_rows - n_slow
+        items += slow[:n_slow] + quick[:n_quick]
+        del slow[:n_slow], quick[:n_quick]
+
+
 @pytest.fixture(scope="session")
 def reference() -> tiktoken.Encoding:
     """Tiktoken's GPT-2, from the embedded vocabulary (proven to be the official one in test_vocab)."""
