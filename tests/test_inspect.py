@@ -295,15 +295,16 @@ def test_picture_of_any_lengths(tmp_path: Path, lengths: list[int], record: dict
     assert picture_size(tmp_path / "a.png") == (1800, 1240 if record else 810)
 
 
-def test_plot_option(tmp_path: Path) -> None:
+def test_plot_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`inspect --plot` finds the run's prepare.json beside the data; plain text has that to show, or nothing."""
     pytest.importorskip("matplotlib", reason="needs matplotlib (the extra `plot`)")
     path = write_tokens(tmp_path / "train.bin", [262] * 99)
-    assert "nothing to draw" in run_module("inspect", path, "--plot", tmp_path / "a.png").stderr
+    assert main(["inspect", str(path), "--plot", str(tmp_path / "a.png")])
+    assert "nothing to draw" in capsys.readouterr().err
     (tmp_path / "prepare.json").write_text(json.dumps(RUN))
-    assert run_module("inspect", path, "--plot", tmp_path / "a.png").returncode == 0
-    said = run_module("inspect", path, "--plot", tmp_path / "b/a.png").stderr
-    assert f"make the folder first: {tmp_path / 'b'}\n" in said
+    assert main(["inspect", str(path), "--plot", str(tmp_path / "a.png")]) == 0
+    assert main(["inspect", str(path), "--plot", str(tmp_path / "b/a.png")])
+    assert f"make the folder first: {tmp_path / 'b'}\n" in capsys.readouterr().err
     assert picture_size(tmp_path / "a.png") == (1800, 570)
 
 

@@ -95,11 +95,11 @@ def test_bytes_of_a_block_that_was_cut_are_counted(tmp_path) -> None:
     assert (state.text_bytes, state.input_bytes) == (whole.text_bytes, whole.input_bytes)
 
 
-def test_exit_is_clean(run_program, tmp_path) -> None:
+def test_exit_is_clean(run_process, tmp_path) -> None:
     """The program leaves with status 0, each time."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS * 30)
     for i in range(3):
-        done = run_program(path, "--max-tokens", 5000 + i, "--out", "o")
+        done = run_process(path, "--max-tokens", 5000 + i, "--out", "o")
         assert done.returncode == 0, done.stderr
         assert f"train.bin: {5000 + i:,} tokens" in done.stdout
 

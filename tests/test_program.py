@@ -26,11 +26,11 @@ from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot,
 DOCS = [f"Ünïcode document {i}: 漢字, it's {'more ' * i}text." for i in range(60)]
 
 
-def test_demo(reference, run_program, tmp_path) -> None:
+def test_demo(reference, run_process, tmp_path) -> None:
     """--demo: the topics of the language reference, exactly, with both splits fit to train on."""
     from pydoc_data.topics import topics
 
-    done = run_program("--demo", "--out", "demo")
+    done = run_process("--demo", "--out", "demo")
     assert done.returncode == 0, done.stderr
     expected = document_ids(reference, [topics[name] for name in sorted(topics)])
     assert sorted(split_at_eot(both_splits(tmp_path / "demo"))) == sorted(expected)
