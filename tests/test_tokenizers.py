@@ -31,7 +31,7 @@ from fineweb_stream.tokenizer.gpt2 import bytes_by_name, iter_ranks, load_merges
 from fineweb_stream.tokenizer.load import load_tokenizer
 from fineweb_stream.tokenizer.tokenizer import Tokenizer
 
-from .helpers import write_jsonl
+from .helpers import read_ids, write_jsonl
 from .test_shuffle import DOCS, LIMITS, OPTIONS, Limits, limited
 
 TEXTS = [
@@ -458,6 +458,42 @@ def test_a_rank_file(tmp_path: Path) -> None:
         prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer=path, pattern="cl100k", quiet=True)
 
 
+def write_gpt2_ranks(folder: Path) -> Path:
+    path = folder / "gpt2.tiktoken"
+    path.write_bytes(b"".join(iter_ranks()))
+    return path
+
+
+@pytest.mark.parametrize("pattern", ["cl100k_base", "gpt-2", "gpt2 ", "", "word"])
+def test_a_pattern_that_is_no_name(pattern: str, tmp_path: Path) -> None:
+    """A name that is no pattern's is not taken for a regular expression: it would match next to nothing."""
+    with pytest.raises(InputError, match="give --pattern: cl100k, "):
+        load_tokenizer(str(write_gpt2_ranks(tmp_path)), pattern, 50256)
+
+
+@pytest.mark.parametrize("pattern", [r"\w+", ".", r"[^x]+", r"\s+|\S{1,3}(?=\S)"])
+def test_a_pattern_that_passes_text_over(pattern: str, tmp_path: Path) -> None:
+    """What no part of a pattern matches is in no id: it is refused with the way out, which holds."""
+    path, docs = write_gpt2_ranks(tmp_path), [f"Some words x\nof {i}, and more." for i in range(300)]
+    write_jsonl(tmp_path / "c.jsonl", docs)
+    options: dict[str, Any] = {"tokenizer": path, "eot_id": 50256, "quiet": True}
+    with pytest.raises(InputError, match="--pattern matches not all of the text, from '") as caught:
+        prepare(tmp_path / "c.jsonl", tmp_path / "o", pattern=pattern, **options)
+    assert not (tmp_path / "o").exists()
+    ending = caught.value.hint.removeprefix("end the pattern with ")
+    prepare(tmp_path / "c.jsonl", tmp_path / "o", pattern=pattern + ending, **options)
+    tokens = token_bytes()
+    data = b"".join(tokens[i] for name in ("val.bin", "train.bin") for i in read_ids(tmp_path / "o" / name))
+    assert sorted(data.split(b"<|endoftext|>")) == sorted([b"", *map(str.encode, docs)])
+
+
+def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
+    """Tiktoken panics on an empty match; that is a sentence about the pattern."""
+    tokenizer = load_tokenizer(str(write_gpt2_ranks(tmp_path)), "a*", 50256)
+    with pytest.raises(InputError, match=r"--pattern 'a\*': it matches what is empty"):
+        Encoder("tiktoken", tokenizer)
+
+
 def test_tiktokens_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name of tiktoken's is read from its cache; where it is not there, a sentence says which file to put where."""
     import requests
@@ -486,6 +522,7 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         ("{", "not a tokenizer.json"),
         ('{"model": {"type": "Unigram", "vocab": {}}}', "another kind"),
         ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "another kind"),
+        (small_json("cl100k").replace('"type": "BPE"', '"type": "BPE", "dropout": 0.1'), "leaves out merges at random"),
     ):
         path.write_text(content)
         with pytest.raises(InputError, match=message):

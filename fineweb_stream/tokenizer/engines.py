@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..support.errors import EngineError
+from ..support.errors import EngineError, InputError
 from .batch import with_separator
 from .cuts import GPT2_CUTS, WHITESPACE_RUN
 from .ids import Ends
@@ -25,6 +25,9 @@ Engine = Callable[[bytes | memoryview, Ends], AnyIds]
 
 Returns the ids of all, and after each document's the end-of-text id.
 """
+
+EncodeOne = Callable[[bytes | memoryview], list[AnyIds]]
+"""Takes the UTF-8 of one document, or a piece of it, and returns its ids in parts."""
 
 CACHE_BYTES = 36 << 20
 """How much a tokenizer of gigatoken may come to remember before a new one takes its place."""
@@ -54,7 +57,26 @@ def _tiktoken_engine(tokenizer: Tokenizer) -> Engine:
     def encode_one(data: bytes | memoryview) -> list[AnyIds]:
         return [encode_ordinary(encoding, part) for part in split(str(data, "utf-8"))]
 
-    return _by_documents(encode_one, tokenizer)
+    return _by_documents(encode_one if tokenizer.scheme else _lossless(encode_one, tokenizer), tokenizer)
+
+
+def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
+    """Return what encodes by a pattern that nobody knows, and finds out what it does not match: tiktoken drops that."""
+    tokens = tokenizer.token_bytes()
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+
+    def encode(data: bytes | memoryview) -> list[AnyIds]:
+        found = encode_one(data)
+        if sum(int(lengths[ids].sum()) for ids in found) == len(data):
+            return found
+        encoded = b"".join(tokens[i] for ids in found for i in ids.tolist())
+        n_same = next(
+            (i for i, pair in enumerate(zip(encoded, data, strict=False)) if pair[0] != pair[1]), len(encoded)
+        )
+        near = bytes(data[n_same : n_same + 20]).decode("utf-8", "replace")
+        raise InputError(f"--pattern matches not all of the text, from {near!r} on", "end the pattern with |(?s:.)")
+
+    return encode
 
 
 def _whole(text: str) -> Iterable[str]:
@@ -80,7 +102,7 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _by_documents(encode_one: Callable[[bytes | memoryview], list[AnyIds]], tokenizer: Tokenizer) -> Engine:
+def _by_documents(encode_one: EncodeOne, tokenizer: Tokenizer) -> Engine:
     """Return what encodes one document after the other, with an end-of-text id after each."""
 
     def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:

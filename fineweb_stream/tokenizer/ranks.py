@@ -7,17 +7,21 @@ import binascii
 import functools
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..support.errors import InputError
+from ..support.errors import EngineError, InputError
 from .cuts import NO_CUTS, WORD_CUTS, WORD_PATTERNS, scheme_of
+from .engines import encode_ordinary
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 N_SPECIAL = 1024
 """So far above the last rank an end-of-text may be: Llama 3 has 256 special tokens there."""
+
+_PATTERNS = f"give --pattern: {', '.join(WORD_PATTERNS)}, or the regular expression itself"
 
 
 @functools.lru_cache(maxsize=4)
@@ -50,8 +54,10 @@ def of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
     if spec.pattern is None:
         raise InputError(
             f"{spec.name}: a rank file does not say how a text is cut into pieces",
-            f"give --pattern: {', '.join(WORD_PATTERNS)}, or the regular expression itself",
+            _PATTERNS,
         )
+    if spec.pattern not in WORD_PATTERNS and re.fullmatch(r"[\w -]*", spec.pattern):  # no expression for any text
+        raise InputError(f"no such pattern: {spec.pattern!r}", _PATTERNS)
     pattern = WORD_PATTERNS[spec.pattern][0] if spec.pattern in WORD_PATTERNS else spec.pattern
     return _make(spec, Path(spec.name).name, ranks, {}, pattern)
 
@@ -87,9 +93,12 @@ def _make(
         import tiktoken
 
         try:
-            return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-        except ValueError as error:
-            raise InputError(f"--pattern {pattern!r}: {error}", "write it as the vocabulary's own code does") from None
+            encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+            encode_ordinary(encoding, "a text")
+        except (ValueError, EngineError) as error:
+            reason = str(error) if isinstance(error, ValueError) else "it matches what is empty"
+            raise InputError(f"--pattern {pattern!r}: {reason}", "write it as the vocabulary's own code does") from None
+        return encoding
 
     @functools.cache
     def token_bytes() -> list[bytes]:

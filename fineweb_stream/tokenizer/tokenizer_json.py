@@ -103,6 +103,8 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
         )
     if any(step.get("add_prefix_space") for step in _steps(content)):
         raise InputError(f"{path}: it puts a space before each text", "set add_prefix_space to false in it")
+    if model.get("dropout"):
+        raise InputError(f"{path}: it leaves out merges at random, another time others", "set dropout to null in it")
     return content  # type: ignore[no-any-return]
 
 
