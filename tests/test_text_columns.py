@@ -67,8 +67,8 @@ def test_a_file_with_another_column(
         assert prepare(folder, out, text_column=name, **OPTIONS).val_tokens == record.state.val_tokens
 
 
-def test_skip_bad_passes_over_a_file_without_the_column(tmp_path: Path) -> None:
-    """All its rows count as skipped, and stand once in the list; the others are as without it. A wrong type, too."""
+def test_skip_bad_passes_over_a_file_without_the_column(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All its rows count as skipped, said and listed once; the others are as without it. A wrong type, too."""
     for k, columns in enumerate([{"text": ["one two"] * 40}, {"body": ["x"] * 30}, {"text": [1.5] * 20}]):
         write_table(tmp_path / f"{k}.parquet", columns)
     with pytest.raises(
@@ -85,6 +85,7 @@ def test_skip_bad_passes_over_a_file_without_the_column(tmp_path: Path) -> None:
         ("1.parquet, row 1", 30), ("2.parquet, row 1", 20),
     ]  # fmt: skip
     assert "no column 'text'; the columns are: body" in lines[0]["detail"] and "double" in lines[1]["detail"]
+    assert all(f"skipped: {line['place']}: {line['detail']}" in caplog.messages for line in lines)
 
 
 @pytest.mark.parametrize(("line", "name"), [(250, "text,body"), (39000, "text,body"), (39000, "body")])

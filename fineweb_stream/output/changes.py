@@ -22,6 +22,7 @@ class ChangeLog:
         self._path = folder / CHANGES_NAME
         self._state = state
         self._part: files.Part | None = None
+        self._n_printed = 0
         if state.changes_bytes:
             self._open()
 
@@ -32,11 +33,11 @@ class ChangeLog:
         part, lines = self._part or self._open(), bytearray()
         for change in changes:
             place = locate(input, unit, change.record + self._state.n_records, change.byte)
-            n_before = sum(self._state.n_changes.values())
-            if n_before < _MAX_PRINTED:
+            if self._n_printed < _MAX_PRINTED:
                 log.warning(f"{change.kind}: {place}: {change.detail}")
-            elif n_before == _MAX_PRINTED:
+            elif self._n_printed == _MAX_PRINTED:
                 log.warning(f"more records are skipped or changed: see {self._path}")
+            self._n_printed += 1
             line = {"kind": change.kind, "place": place, "byte": change.byte, "detail": change.detail}
             line |= {"records": change.n} if change.n > 1 else {}
             lines += (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
