@@ -560,3 +560,53 @@ def test_no_more_memory_from_the_system(tmp_path, monkeypatch) -> None:
 
 def raise_memory_error(*args: object, **options: object) -> None:
     raise MemoryError("realloc failed")
+
+
+ALL_BAD = {
+    "a.jsonl": jsonl(*[{"body": text} for text in GOOD]),
+    "b.jsonl": jsonl(*GOOD),
+    "c.jsonl": b"not one line is JSON\n" * 50,
+    "d.jsonl": jsonl(*[{"text": None}] * 50),
+}
+
+
+@pytest.mark.parametrize("name", ["none.parquet", "other.parquet", "cut.parquet", *ALL_BAD])
+def test_skipping_all_is_not_advised(name: str, tmp_path: Path) -> None:
+    """Where all records are bad in the same way, --skip-bad would leave nothing; beside a good file it is the way."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    good, bad = write_jsonl(tmp_path / "good.jsonl", GOOD), tmp_path / name
+    pq.write_table(pa.table({"text": pa.array([None] * 50, pa.string())}), tmp_path / "none.parquet")
+    pq.write_table(pa.table({"body": GOOD}), tmp_path / "other.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "other.parquet").read_bytes()[:200])
+    for each, data in ALL_BAD.items():
+        (tmp_path / each).write_bytes(data)
+    for call in (estimate, prepare):
+        with pytest.raises(InputError) as caught:
+            call(bad, tmp_path / "out", val_ratio=0.1)
+        assert caught.value.hint and "--skip-bad" not in caught.value.hint
+        with pytest.raises(InputError, match=r"skip .* with --skip-bad"):
+            call([good, bad], tmp_path / "out", val_ratio=0.1)
+    prepare([good, bad], tmp_path / "out", skip_bad=True, val_ratio=0.1, quiet=True)
+    assert len(split_at_eot(both_splits(tmp_path / "out"))) == len(GOOD)
+
+
+def test_files_that_are_cut_off_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """--skip-bad passes over each parquet file without a footer: counted, located, said; the others are all there."""
+    pytest.importorskip("pyarrow")
+    paths = [write_parquet(tmp_path / f"{k}.parquet", GOOD) for k in range(6)]
+    prepare(paths[::2], tmp_path / "expected", val_ratio=0.1, quiet=True)
+    for path in paths[1::2]:
+        path.write_bytes(path.read_bytes()[:-1000])
+    prepare(paths[:1], tmp_path / "out", val_ratio=0.1, quiet=True, overwrite=True)
+    with pytest.raises(InputError, match=r"1\.parquet: not a whole parquet file.*\n.*skip such files with --skip-bad"):
+        prepare(paths, tmp_path / "out", val_ratio=0.1, quiet=True, overwrite=True)
+    with caplog.at_level("INFO", "fineweb_stream"):
+        prepare(paths, tmp_path / "out", val_ratio=0.1, quiet=True, skip_bad=True)
+    assert "resuming at" in caplog.text
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+    assert json.loads((tmp_path / "out" / "prepare.json").read_text())["state"]["n_changes"] == {"skipped": 3}
+    listed = [json.loads(line) for line in (tmp_path / "out" / "prepare.changes.jsonl").read_text().splitlines()]
+    assert [Path(change["place"]).name for change in listed] == [f"{k}.parquet, row 1" for k in (1, 3, 5)]
+    assert all("not a whole parquet file" in change["detail"] for change in listed)
+    assert all(f"skipped: {change['place']}: {change['detail']}" in caplog.text for change in listed)
+    assert sum(map(len, iter_ids(paths, skip_bad=True))) == len(both_splits(tmp_path / "out"))

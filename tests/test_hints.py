@@ -65,6 +65,8 @@ def write_inputs() -> None:
     Path("array.jsonl").write_text(lines + '["one"]\n')
     Path("string.jsonl").write_text(lines + '"one"\n')
     Path("null.jsonl").write_text(lines + '{"text": null}\n')
+    Path("first.jsonl").write_text('{"text": null}\n' + lines)
+    Path("words.jsonl").write_text("words of no record\n" * 40)
     Path("body.jsonl").write_text(lines.replace('"text"', '"body"'))
     Path("c.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     Path("packed.txt").write_bytes(gzip.compress(TEXT.encode()))
@@ -72,6 +74,7 @@ def write_inputs() -> None:
     Path("lines.parquet").write_text(lines)
     write_parquet(Path("d.parquet"), DOCS)
     write_parquet(Path("null.parquet"), [*DOCS, None])
+    write_parquet(Path("none.parquet"), [None] * len(DOCS))
     write_parquet(Path("table.txt"), DOCS)
     Path("d.parquet.gz").write_bytes(gzip.compress(Path("d.parquet").read_bytes()))
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -80,6 +83,7 @@ def write_inputs() -> None:
 
 
 DONE = "d.jsonl"
+SKIP = "skip .*(--skip-bad)"
 CUT, CP = "cp d.parquet half.parquet; truncate -s 900 half.parquet", lambda: shutil.copy("d.parquet", "half.parquet")
 CUT_GZ, CP_GZ = "cp c.txt.gz half.txt.gz; truncate -s 150 half.txt.gz", lambda: shutil.copy("c.txt.gz", "half.txt.gz")
 CUT_RECORD = "truncate -s 40 out/prepare.json"
@@ -91,7 +95,8 @@ CASES = [
     Case("inputs/sources.py", "say what parts them", "c.txt --shuffle", r"c.txt --shuffle --separator '\n\n'"),
     Case("cli.py", "hint", "d.jsonl --demo", "--demo"),
     Case("cli.py", "name the inputs before --val", "--val e.jsonl d.jsonl", "d.jsonl --val e.jsonl"),
-    Case("inputs/column.py", "skip such rows", "null.parquet", "null.parquet --skip-bad"),
+    Case("inputs/column.py", "if another has the text", "null.parquet", "null.parquet {0}", typed=SKIP),
+    Case("inputs/column.py", "if another has the text", "none.parquet", "none.parquet --text-column id"),
     Case("inputs/column.py", "--errors replace", "bytes.parquet", "bytes.parquet --errors replace"),
     Case("inputs/decoding.py", "--errors replace", "latin.txt", "latin.txt --errors ignore"),
     Case(
@@ -109,13 +114,17 @@ CASES = [
     Case("inputs/formats.py", "give it the right ending", "lines.parquet", "lines.parquet {0}", typed="(--format .*)"),
     Case("inputs/formats.py", "give it the ending {packed}", "packed.txt", "packed.txt.gz", do=r"(mv .*)"),
     Case("inputs/formats.py", "that it should have now", "plain.txt.gz", "plain.txt", do=r"(mv .*)"),
-    Case("inputs/jsonl.py", "hint", "bad.jsonl", "bad.jsonl --skip-bad"),
-    Case("inputs/jsonl.py", "an array of objects", "array.jsonl", "array.jsonl --skip-bad"),
-    Case("inputs/jsonl.py", "skip", "string.jsonl", "string.jsonl --skip-bad"),
-    Case("inputs/jsonl.py", "hint", "null.jsonl", "null.jsonl --skip-bad"),
+    Case("inputs/jsonl.py", "hint", "bad.jsonl", "bad.jsonl {0}", typed=SKIP),
+    Case("inputs/jsonl.py", "hint", "first.jsonl", "first.jsonl {0}", typed=SKIP),
+    Case("inputs/jsonl.py", "hint", "e.jsonl words.jsonl", "e.jsonl words.jsonl {0}", typed=SKIP),
+    Case("inputs/jsonl.py", "hint", "words.jsonl", "words.jsonl {0}", typed="if it is plain text: (--format text)"),
+    Case("inputs/jsonl.py", "an array of objects", "array.jsonl", "array.jsonl {0}", typed=SKIP),
+    Case("inputs/jsonl.py", "_AS_TEXT", "string.jsonl", "string.jsonl {0}", typed=SKIP),
+    Case("inputs/jsonl.py", "_AS_TEXT", "string.jsonl", "string.jsonl {0}", typed="(--format text)"),
+    Case("inputs/jsonl.py", "hint", "null.jsonl", "null.jsonl {0}", typed=SKIP),
     Case("inputs/jsonl.py", "hint", "body.jsonl", "body.jsonl {0}", typed=r"(--text-column \S+)"),
-    Case("inputs/parquet.py", "or skip the rows", "body.parquet", "body.parquet {0}", typed=r"(--text-column \S+)"),
-    Case("inputs/parquet.py", "or skip the rows", "d.parquet body.parquet", "d.parquet body.parquet --skip-bad"),
+    Case("inputs/parquet.py", "hint", "body.parquet", "body.parquet {0}", typed=r"(--text-column \S+)"),
+    Case("inputs/parquet.py", "hint", "d.parquet body.parquet", "d.parquet body.parquet {0}", typed=SKIP),
     Case("inputs/sources.py", "make documents of the text", "c.txt d.jsonl", r"c.txt d.jsonl --separator '\n\n'"),
     Case("inputs/sources.py", "leave it out", "d.jsonl --val-at end", "d.jsonl"),
     Case("inputs/sources.py", "save or unpack it", "c.txt.gz --val-at end", "c.txt.gz"),
@@ -136,6 +145,14 @@ CASES = [
     ),
     Case("inputs/discover.py", "or name the file", "odd", "odd/c.text", before="mkdir odd; cp c.txt odd/c.text"),
     Case("inputs/parquet.py", "fetch the file again", "half.parquet", "half.parquet", do=CP, before=CUT),
+    Case(
+        "inputs/parquet.py",
+        "_or_skip(self",
+        "d.parquet half.parquet",
+        "d.parquet half.parquet {0}",
+        typed=SKIP,
+        before=CUT,
+    ),
     Case("inputs/codecs.py", "hint", "half.txt.gz", "half.txt.gz", do=CP_GZ, before=CUT_GZ),
     Case("output/files.py", "it is left alone: move", "d.jsonl", "mv out/train.bin away; d.jsonl", before=FOLDER),
     Case("output/files.py", "it is left alone: move", "d.jsonl", "d.jsonl --out another", before=FOLDER),
@@ -368,14 +385,14 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("pipeline/plan.py", "'make room, or choose another disk with --out'"),
     ],
     "Memory has to be short: test_memory, test_guard, test_amplifiers, test_bad_input.": [
-        ("inputs/jsonl.py", "give it more with --memory, or skip such lines with --skip-b"),
+        ("inputs/jsonl.py", "'give it more with --memory'"),
         ("inputs/parquet.py", "give it more with --memory, or write the file anew with smal"),
         ("pipeline/failures.py", "raise the limit (ulimit -v, a container"),
         ("pipeline/failures.py", "f'the traceback is in {path}'"),
         ("pipeline/failures.py", "make another executor"),
         ("pipeline/failures.py", "'the traceback could not be written'"),
         ("pipeline/watch.py", "'free some, or set --memory, --workers or --engine tiktoken'"),
-        ("pipeline/worker.py", "give it more with --memory, or skip such documents with --sk"),
+        ("pipeline/worker.py", "'give it more with --memory'"),
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),

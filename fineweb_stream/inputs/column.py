@@ -152,7 +152,7 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: Rea
         if data is None:
             message = f"the column {name!r} is null, not text"
             if not options.skip_bad:
-                raise RecordError(i, None, message, "skip such rows with --skip-bad")
+                raise RecordError(i, None, message, "--text-column NAME if another has the text")
             changes.append(Change(i, None, "skipped", message))
             continue
         try:

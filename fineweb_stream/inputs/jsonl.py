@@ -27,6 +27,8 @@ _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _alone = threading.Lock()
 """Whoever parses a line that takes much memory has it."""
 
+_AS_TEXT = "if it is plain text: --format text"
+
 MAX_NAMED = 30
 """How many fields of a line an error names: a line may have thousands."""
 
@@ -99,7 +101,7 @@ def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> Ite
             byte,
             f"a line of {format_size(len(line))} that takes as much memory as {format_size(n_bytes)} of text,"
             f" but the memory budget has room for {format_size(max_bytes)}",
-            "give it more with --memory, or skip such lines with --skip-bad",
+            "give it more with --memory",
         )
     with _alone if n_bytes > 2 * BLOCK_BYTES else contextlib.nullcontext():
         yield
@@ -188,32 +190,28 @@ def find_value(record: Any, name: str) -> Any:
 
 def _parse_exactly(line: str, byte: int, record: int) -> Any:
     """Parse with the standard library, whose word on what is JSON is the last; raise what is wrong with the line."""
-    skip = "skip such lines with --skip-bad"
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        hint = skip
+        hint = "if the line was cut off, fetch the file again"
         if line.strip() == "{" or line.lstrip().startswith("["):
             hint = "one object a line is needed: jq -c . OLD > NEW (an array: jq -c '.[]' OLD > NEW)"
-        elif record > 0 or not line.rstrip().endswith("}"):
-            hint = f"if the line was cut off, fetch the file again; {skip}"
+        elif byte == 0 and not line.lstrip().startswith("{"):
+            hint = _AS_TEXT
         raise RecordError(record, byte, f"not JSON ({detail}): {_excerpt(line)}", hint) from None
 
 
 def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> RecordError:
     """Say why a parsed line holds no text."""
-    skip = "skip such lines with --skip-bad"
     if isinstance(value, list):
-        return RecordError(
-            record, byte, "a JSON array, not an object", f"an array of objects: jq -c '.[]' OLD > NEW; {skip}"
-        )
+        return RecordError(record, byte, "a JSON array, not an object", "an array of objects: jq -c '.[]' OLD > NEW")
     if not isinstance(value, dict):
-        return RecordError(record, byte, f"not a JSON object: {_excerpt(json.dumps(value))}", skip)
+        return RecordError(record, byte, f"not a JSON object: {_excerpt(json.dumps(value))}", _AS_TEXT)
     inner = {f"{name}.{key}": v for name, part in value.items() if isinstance(part, dict) for key, v in part.items()}
     every, names = value | inner, options.text_columns
     texts = [name for name, found in every.items() if isinstance(found, str)]
-    hint = f"{name_hint(options.text_column, texts[:MAX_NAMED], 'fields of text', byte == record == 0)}; {skip}"
+    hint = name_hint(options.text_column, texts[:MAX_NAMED], "fields of text", byte == record == 0)
     for name in names:
         with contextlib.suppress(KeyError, TypeError):
             found = find_value(value, name)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ..remote.network import Data, Network
-from ..support.errors import GrownError, InputError, MemoryLimitError
+from ..support.errors import GrownError, InputError, MemoryLimitError, NotWholeError
 from ..support.model import Change, Changes, Input, name_hint
 from ..support.ranged import RangedFile
 from ..support.units import format_size
@@ -68,7 +68,10 @@ class Parquet(Source):
     @property
     def metadata(self) -> pq.FileMetaData:
         """The footer."""
-        return _metadata(self.input, self.network)
+        try:
+            return _metadata(self.input, self.network)
+        except NotWholeError as error:
+            raise NotWholeError(error.message, error.hint + _or_skip(self, "such files")) from None
 
     @property
     def first_rows(self) -> list[int]:
@@ -77,10 +80,11 @@ class Parquet(Source):
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield runs of row groups, or batches of rows of a large one; one that carries why where all are skipped."""
-        sizes, n_rows = _text_sizes(self), self.first_rows[-1]
-        if start < n_rows and (reason := _why_skipped(self)):
-            yield self._block(start, n_rows, 0, reason)
+        if skipped := _find_skipped(self):
+            if start < skipped.n:
+                yield Block(self, start, skipped.n, 0, self.input.size, data=skipped._replace(n=skipped.n - start))
             return
+        sizes, n_rows = _text_sizes(self), self.first_rows[-1]
         run_start, n_bytes = start, 0
         for group, (first, stop) in enumerate(itertools.pairwise(self.first_rows)):
             if stop <= start:
@@ -101,10 +105,8 @@ class Parquet(Source):
 
     def read(self, block: Block) -> Batch:
         """Read the block's rows, or take the ones that it carries."""
-        if isinstance(block.data, str):
-            n_rows = block.stop - block.start
-            change = Change(0, None, "skipped", f"all {n_rows:,} rows: {block.data}", n_rows)
-            return batch_of([], 0, n_rows, Changes([change]))
+        if isinstance(block.data, Change):
+            return batch_of([], 0, block.data.n, Changes([block.data]))
         if block.data is not None and not isinstance(block.data, Chunks):
             return read_column(block.data, _column(self.metadata, self)[0], self.options)
         chunks = block.data or find_chunks(self, block)
@@ -127,7 +129,7 @@ class Parquet(Source):
 
     def sample(self, n: int) -> list[Block]:
         """Return rows spread over the text; of a row group the first ones, or of its first MiBs where it is here."""
-        if _why_skipped(self):
+        if _find_skipped(self):
             return []
         n = min(n, 16)  # each takes a page or so of decoding
         sizes = [max(size, 1) for size in _text_sizes(self)]
@@ -361,7 +363,7 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def text_share(source: Parquet) -> float:
     """Return which part of the file its text column is: the rest is not read."""
-    if _why_skipped(source):
+    if _find_skipped(source):
         return 0.0
     metadata = source.metadata
     _, column = _column(metadata, source)
@@ -372,7 +374,7 @@ def text_share(source: Parquet) -> float:
 
 def n_rows(source: Parquet) -> int:
     """Return how many rows there are, by the footer."""
-    return 0 if _why_skipped(source) else int(source.metadata.num_rows)
+    return 0 if _find_skipped(source) else int(source.metadata.num_rows)
 
 
 @contextlib.contextmanager
@@ -392,7 +394,7 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
 
 def check_parquet(source: Parquet) -> None:
     """Raise `InputError` unless the file is parquet and has the text column as text, or may be skipped."""
-    if (error := find_column_error(source)) and not source.options.skip_bad:
+    if not _find_skipped(source) and (error := find_column_error(source)):
         raise error
 
 
@@ -437,7 +439,7 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
         try:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:
-            raise InputError(
+            raise NotWholeError(
                 f"{input.shown}: not a whole parquet file ({str(error).partition(chr(10))[0]})", "fetch the file again"
             ) from None
 
@@ -449,25 +451,37 @@ def _column(metadata: pq.FileMetaData, source: Parquet) -> tuple[str, int]:
         fields = choose_column(metadata.schema.to_arrow_schema(), leaves, source.options.text_columns)
     except NoTextError as error:
         hint = name_hint(source.options.text_column, error.columns, "columns of text", source.number == 0)
-        raise InputError(
-            f"{source.input.shown}: {error.message}", f"{hint}; or skip the rows of such files with --skip-bad"
-        ) from None
+        hint += _or_skip(source, "the rows of such files")
+        raise InputError(f"{source.input.shown}: {error.message}", hint) from None
     name = ".".join(field.name for field in fields)
     return name, leaves.index(name)
 
 
-def _why_skipped(source: Parquet) -> str:
-    """Return why a file without its column is passed over; "" where it is read."""
-    error = find_column_error(source) if source.options.skip_bad else None
-    return error.message.removeprefix(f"{source.input.shown}: ") if error else ""
+def _or_skip(source: Parquet, what: str) -> str:
+    """Return what else can be typed; of a first file it is not known whether another is better."""
+    return f"; or skip {what} with --skip-bad" if source.number else ""
+
+
+def _find_skipped(source: Parquet) -> Change | None:
+    """Return what is skipped of a file that is not whole or has not its column: all of it; None where it is read."""
+    if not source.options.skip_bad:
+        return None
+    try:
+        error, n_rows = find_column_error(source), int(source.metadata.num_rows)
+        what = f"all {n_rows:,} rows"
+    except NotWholeError as not_whole:
+        error, n_rows, what = not_whole, 1, "the whole file, however many rows it had"
+    if not error:
+        return None
+    return Change(0, None, "skipped", f"{what}: {error.message.removeprefix(f'{source.input.shown}: ')}", n_rows)
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
+    if _find_skipped(source):
+        return []
     metadata = source.metadata
-    if _why_skipped(source):
-        return [0] * metadata.num_row_groups
     _, column = _column(metadata, source)
     if source.input.is_remote:  # a request for each row group would cost more than it tells
         return [metadata.row_group(i).column(column).total_uncompressed_size for i in range(metadata.num_row_groups)]

@@ -6,7 +6,7 @@ import codecs
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from ..inputs.blocks import Batch, Block, Source, batch_of
 from ..inputs.parquet import Parquet
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import EngineError, GrownError, InputError, RecordError, TooLargeError
+from ..support.errors import EngineError, GrownError, InputError, PrepareError, RecordError, TooLargeError
 from ..support.model import Change, Changes
 from ..support.units import format_size
 from ..tokenizer.encoder import Encoder
@@ -148,8 +148,33 @@ def _has_text(data: bytes | memoryview) -> bool:
 def read(block: Block) -> Batch:
     """Read a block, unless it is a single document that the memory budget has no room for.
 
-    Raises `TooLargeError`, or skips it as the options say; `GrownError` for a block that is to be cut again.
+    Raises `RecordError`, or skips what is bad as the options say; `GrownError` for a block that is to be cut again.
     """
+    try:
+        return _read(block)
+    except RecordError as error:
+        ways = [error.hint] if error.hint else []
+        if _leaves_some(block, isinstance(error, TooLargeError)):
+            ways.append(f"skip such {block.source.unit}s with --skip-bad")
+        raise type(error)(error.record, error.byte, error.message, ", or ".join(ways)) from None
+
+
+def _leaves_some(block: Block, is_large: bool) -> bool:
+    """Tell whether --skip-bad would leave something of the inputs, as far as is known at a block with a bad record.
+
+    What came before was good. Where nothing did, the block tells; if it is one large document, what follows may be.
+    """
+    source: Any = block.source
+    skipping = replace(block, source=replace(source, options=replace(source.options, skip_bad=True)))
+    try:
+        n_documents = len(_read(skipping).ends)
+    except (RecordError, PrepareError):  # it is nothing that is skipped
+        return False
+    is_part = is_large and block.n_input_bytes != source.input.size
+    return n_documents > 0 or source.number > 0 or block.start > 0 or is_part
+
+
+def _read(block: Block) -> Batch:
     max_bytes = block.source.options.max_document_bytes
     if max_bytes is None or block.n_bytes <= max_bytes:
         return block.read()
@@ -157,7 +182,7 @@ def read(block: Block) -> Batch:
     message = f"a document of {size}, but the memory budget has room for one of {limit}"
     byte = None if block.source.unit == "row" else block.start
     if not block.source.options.skip_bad:
-        raise TooLargeError(0, byte, message, "give it more with --memory, or skip such documents with --skip-bad")
+        raise TooLargeError(0, byte, message, "give it more with --memory")
     return batch_of([], block.n_bytes, 1, Changes([Change(0, byte, "skipped", message)]))
 
 

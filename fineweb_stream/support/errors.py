@@ -39,6 +39,10 @@ class ChangedError(InputError):
     """A file is not what it was when the run looked at it first."""
 
 
+class NotWholeError(InputError):
+    """A parquet file has no footer that can be read: it was cut off, or is something else."""
+
+
 class MemoryLimitError(PrepareError):
     """The work does not fit in the memory it may use."""
 
