@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..support.errors import RecordError
-from ..support.model import Change, Changes, ReadOptions
+from ..support.errors import NoTextError, RecordError
+from ..support.model import Change, Changes, ReadOptions, name_hint
 from ..tokenizer.batch import join_bytes
-from .blocks import Batch, batch_of
+from .blocks import Batch, Source, batch_of
 from .decoding import repair
 
 if TYPE_CHECKING:
@@ -33,31 +33,26 @@ def find_field(schema: pa.Schema | pa.StructType, name: str) -> list[pa.Field] |
     return None
 
 
-class NoTextError(Exception):
-    """A file has no column of text of the names that were given: what is wrong, and columns that have text."""
-
-    def __init__(self, message: str, columns: list[str]) -> None:
-        super().__init__(message, columns)
-        self.message, self.columns = message, columns
-
-
-def choose_column(schema: pa.Schema, leaves: list[str], names: list[str]) -> list[pa.Field]:
-    """Return the fields that lead to the first of the named columns that is there as text; `NoTextError` for none."""
+def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
+    """Return the first of the named columns that is there as text, among a file's `leaves`; `NoTextError` for none."""
+    names = source.options.text_columns
     found = [(name, fields) for name in names if (fields := find_field(schema, name))]
     for name, fields in found:
         if is_text(fields[-1].type) and schema.names.count(name) < 2:
-            return fields
+            return name
     every = {leaf: find_field(schema, leaf) for leaf in dict.fromkeys([*schema.names, *leaves])}
     columns = [leaf for leaf, fields in every.items() if fields and is_text(fields[-1].type)]
     columns = [leaf for leaf in columns if schema.names.count(leaf) < 2]
     if not found:
         there = ", ".join(leaf for leaf, fields in every.items() if fields)
         wanted = " or ".join(map(repr, names[1:] or names))
-        raise NoTextError(f"no column {wanted}; the columns are: {there}", columns)
-    name, fields = found[0]
-    if schema.names.count(name) > 1:
-        raise NoTextError(f"{schema.names.count(name)} columns are called {name!r}", columns)
-    raise NoTextError(f"the column {name!r} is {fields[-1].type}, not text", columns)
+        what = f"no column {wanted}; the columns are: {there}"
+    elif (n := schema.names.count(found[0][0])) > 1:
+        what = f"{n} columns are called {found[0][0]!r}"
+    else:
+        what = f"the column {found[0][0]!r} is {found[0][1][-1].type}, not text"
+    hint = name_hint(source.options.text_column, columns, "columns of text", source.number == 0)
+    raise NoTextError(f"{source.input.shown}: {what}", hint)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -12,16 +12,15 @@ import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from ..remote.network import Data, Network
-from ..support.errors import GrownError, InputError, MemoryLimitError, NotWholeError
-from ..support.model import Change, Changes, Input, name_hint
+from ..support.errors import GrownError, InputError, MemoryLimitError, NoTextError, NotWholeError
+from ..support.model import Change, Changes, Input
 from ..support.ranged import RangedFile
 from ..support.units import format_size
 from .blocks import Batch, Block, Source, batch_of
-from .column import NoTextError, choose_column, find_field, read_column, repeated_bytes, take_column, take_text
+from .column import choose_column, find_field, read_column, repeated_bytes, take_column, take_text
 from .parquet_pages import DICTIONARY, PLAIN, Pages, byte_range, decoded_bytes, measure
 from .storage import SAMPLE_BYTES, open_file
 
@@ -60,33 +59,54 @@ MAX_GAP_BYTES = 256 << 10
 """What of other columns is fetched along so that one request brings several row groups: less than a request costs."""
 
 
+class Footer(NamedTuple):
+    """What a file is read by: its footer, the column of texts, and the rows.
+
+    `column` is the physical one, and `first_rows` are of each row group, and how many rows there are. What is `skipped`
+    is all of a file, of which no row group is looked at.
+    """
+
+    metadata: pq.FileMetaData
+    name: str
+    column: int
+    first_rows: list[int]
+    skipped: Change | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows are read."""
+        return self.first_rows[-1]
+
+    def chunk(self, group: int) -> pq.ColumnChunkMetaData:
+        """Return where the texts of a row group are."""
+        return self.metadata.row_group(group).column(self.column)
+
+    def chunks(self) -> Iterator[pq.ColumnChunkMetaData]:
+        """Yield where the texts of each row group are."""
+        return map(self.chunk, range(len(self.first_rows) - 1))
+
+    def groups(self, block: Block) -> range:
+        """Return which row groups a block's rows are."""
+        return range(bisect_left(self.first_rows, block.start), bisect_left(self.first_rows, block.stop))
+
+
 class Parquet(Source):
     """A `.parquet` file."""
 
     unit = "row"
 
     @property
-    def metadata(self) -> pq.FileMetaData:
-        """The footer."""
-        try:
-            return _metadata(self.input, self.network)
-        except NotWholeError as error:
-            raise NotWholeError(error.message, error.hint + _or_skip(self, "such files")) from None
-
-    @property
-    def first_rows(self) -> list[int]:
-        """The first row of each row group, and how many rows there are."""
-        return _first_rows(self.input, self.network)
+    def footer(self) -> Footer:
+        """What the footer says; `NotWholeError` or `NoTextError` for a file that is of no use and not skipped."""
+        return _footer(self)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield runs of row groups, or batches of rows of a large one; one that carries why where all are skipped."""
-        if skipped := _find_skipped(self):
-            if start < skipped.n:
-                yield Block(self, start, skipped.n, 0, self.input.size, data=skipped._replace(n=skipped.n - start))
-            return
-        sizes, n_rows = _text_sizes(self), self.first_rows[-1]
+        footer, sizes = self.footer, _text_sizes(self)
+        if footer.skipped and start == 0:
+            yield Block(self, 0, footer.skipped.n, 0, self.input.size, data=footer.skipped)
         run_start, n_bytes = start, 0
-        for group, (first, stop) in enumerate(itertools.pairwise(self.first_rows)):
+        for group, (first, stop) in enumerate(itertools.pairwise(footer.first_rows)):
             if stop <= start:
                 continue
             is_long = sizes[group] > MAX_ROW_GROUP_BYTES or stop - first > MAX_BLOCK_ROWS
@@ -100,37 +120,31 @@ class Parquet(Source):
                 run_start = stop
             else:
                 n_bytes += sizes[group]
-        if run_start < n_rows:
-            yield self._block(run_start, n_rows, n_bytes)
+        if run_start < footer.n_rows:
+            yield self._block(run_start, footer.n_rows, n_bytes)
 
     def read(self, block: Block) -> Batch:
         """Read the block's rows, or take the ones that it carries."""
         if isinstance(block.data, Change):
             return batch_of([], 0, block.data.n, Changes([block.data]))
         if block.data is not None and not isinstance(block.data, Chunks):
-            return read_column(block.data, _column(self.metadata, self)[0], self.options)
+            return read_column(block.data, self.footer.name, self.options)
         chunks = block.data or find_chunks(self, block)
-        name, column = _column(chunks.metadata, self)
+        footer = chunks.footer
         with chunks.open(self) as file, _damage_named(self.input, block.start, block.stop):
-            pages = [measure(file, chunks.metadata.row_group(group).column(column)) for group in chunks.groups]
+            pages = [measure(file, footer.chunk(group)) for group in chunks.groups]
             max_bytes = MAX_GROWTH * max(block.n_bytes, self.block_bytes)
-            table = _read_groups(file, chunks, name, pages, max_bytes if block.stop - block.start > 1 else math.inf)
+            table = _read_groups(file, chunks, pages, max_bytes if block.stop - block.start > 1 else math.inf)
         _check_rows(self.input, block.start, block.stop, len(table))
-        return read_column(take_text(table, name), name, self.options)
+        return read_column(take_text(table, footer.name), footer.name, self.options)
 
     def cut(self, block: Block) -> Iterator[Block]:
         """Yield a block's rows anew, in blocks that carry them: for one that came to more than was announced."""
-        for group in self.groups(block):
-            yield from self._stream(group, self.first_rows[group])
-
-    def groups(self, block: Block) -> range:
-        """Return which row groups a block's rows are."""
-        return range(bisect_left(self.first_rows, block.start), bisect_left(self.first_rows, block.stop))
+        for group in self.footer.groups(block):
+            yield from self._stream(group, self.footer.first_rows[group])
 
     def sample(self, n: int) -> list[Block]:
         """Return rows spread over the text; of a row group the first ones, or of its first MiBs where it is here."""
-        if _find_skipped(self):
-            return []
         n = min(n, 16)  # each takes a page or so of decoding
         sizes = [max(size, 1) for size in _text_sizes(self)]
         ends = list(itertools.accumulate(sizes))
@@ -138,10 +152,10 @@ class Parquet(Source):
         for place in (ends[-1] * (k + 0.5) / n for k in range(n if ends else 0)):
             group = bisect_right(ends, place)
             places.setdefault(group, []).append((place - ends[group]) / sizes[group] + 1)
-        small, blocks = replace(self, block_bytes=SAMPLE_BYTES), list[Block]()
+        blocks: list[Block] = []
         for group, shares in places.items():
             reach = min(sizes[group], (n << 20) // len(places))
-            stream = small._stream(group, self.first_rows[group])
+            stream = self._stream(group, self.footer.first_rows[group], SAMPLE_BYTES)
             blocks += _at(stream, [0.0] if self.input.is_remote else [reach * share for share in shares])
         return blocks
 
@@ -150,49 +164,49 @@ class Parquet(Source):
         return sum(_text_sizes(self))
 
     def _block(self, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
-        size, n_rows = self.input.size, self.first_rows[-1]
+        size, n_rows = self.input.size, self.footer.n_rows
         return Block(self, start, stop, n_bytes, int(size * stop / n_rows) - int(size * start / n_rows), data=data)
 
-    def _stream(self, group: int, start: int) -> Iterator[Block]:
+    def _stream(self, group: int, start: int, block_bytes: int = 0) -> Iterator[Block]:
         """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
-        first_row, stop = self.first_rows[group : group + 2]
+        block_bytes = block_bytes or self.block_bytes
+        first_row, stop = self.footer.first_rows[group : group + 2]
         row, held_row = first_row, start
         held: list[pa.Array] = []
         n_bytes = 0
         with _damage_named(self.input, start, stop):
-            for texts in self._decode(group):
+            for texts in self._decode(group, block_bytes):
                 texts, row = texts.slice(max(start - row, 0)), row + len(texts)
                 if not len(texts):
                     continue
-                if held and n_bytes + texts.nbytes > 2 * self.block_bytes:  # a long row stands alone: may be too large
+                if held and n_bytes + texts.nbytes > 2 * block_bytes:  # a long row stands alone: may be too large
                     yield self._block(held_row, row - len(texts), n_bytes, _joined(held))
                     held, n_bytes, held_row = [], 0, row - len(texts)
                 held.append(texts)
                 n_bytes += texts.nbytes
                 if len(held) > MAX_HELD:
                     held = _joined(held).chunks
-                if n_bytes >= self.block_bytes:
+                if n_bytes >= block_bytes:
                     yield self._block(held_row, row, n_bytes, _joined(held))
                     held, n_bytes, held_row = [], 0, row
             if held:
                 yield self._block(held_row, row, n_bytes, _joined(held))
             _check_rows(self.input, first_row, stop, row - first_row)
 
-    def _decode(self, group: int) -> Iterator[pa.Array]:
+    def _decode(self, group: int, block_bytes: int) -> Iterator[pa.Array]:
         """Yield the texts of a row group a few at a time; where these are more than a block, one by one."""
-        info = self.metadata.row_group(group)
-        name, column = _column(self.metadata, self)
-        chunk = info.column(column)
-        mean_bytes, largest = _text_sizes(self)[group] // max(info.num_rows, 1), self._largest_page(group, chunk)
+        footer, chunk = self.footer, self.footer.chunk(group)
+        first, stop = footer.first_rows[group : group + 2]
+        mean_bytes, largest = _text_sizes(self)[group] // max(stop - first, 1), self._largest_page(first, stop, chunk)
         n_rows = min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(largest, 1))
         with open_file(self.input, self.network, is_stream=True, stop=byte_range(chunk)[1]) as file:
-            parquet = _open(file, self.metadata, buffer_bytes=STREAM_BUFFER_BYTES)
-            for batch in parquet.iter_batches(max(n_rows, 1), [group], [name], use_threads=False):
-                texts = take_text(batch, name)
-                is_much = texts.nbytes > self.block_bytes
+            parquet = _open(file, footer.metadata, buffer_bytes=STREAM_BUFFER_BYTES)
+            for batch in parquet.iter_batches(max(n_rows, 1), [group], [footer.name], use_threads=False):
+                texts = take_text(batch, footer.name)
+                is_much = texts.nbytes > block_bytes
                 yield from (texts.slice(i, 1) for i in range(len(texts))) if is_much else [texts]
 
-    def _largest_page(self, group: int, chunk: pq.ColumnChunkMetaData) -> int:
+    def _largest_page(self, first: int, stop: int, chunk: pq.ColumnChunkMetaData) -> int:
         """Return how large the largest page is, which is decoded whole (bytes); `MemoryLimitError` without room."""
         limit, n_bytes = self.options.max_document_bytes, int(chunk.total_uncompressed_size)
         if self.input.is_remote and (limit is None or n_bytes <= limit):
@@ -200,7 +214,6 @@ class Parquet(Source):
         with open_file(self.input, self.network) as file:
             largest = measure(file, chunk, 2 if self.input.is_remote else None).largest
         if limit is not None and largest > limit:
-            first, stop = self.first_rows[group : group + 2]
             raise MemoryLimitError(
                 f"{self.input.shown}, rows {first + 1:,} to {stop:,}: a page of {format_size(largest)}, which has"
                 f" to be decoded whole, but the memory budget has room for one of {format_size(limit)}",
@@ -235,8 +248,8 @@ def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
     return pa.chunked_array(arrays if len(arrays) == 1 else [pa.concat_arrays(arrays)])
 
 
-def _read_groups(file: BinaryIO, chunks: Chunks, name: str, pages: Sequence[Pages], max_bytes: float) -> pa.Table:
-    """Read a column of row groups; `GrownError` where it comes to more than `max_bytes`, before it takes the memory.
+def _read_groups(file: BinaryIO, chunks: Chunks, pages: Sequence[Pages], max_bytes: float) -> pa.Table:
+    """Read the column of row groups; `GrownError` where it comes to more than `max_bytes`, before it takes the memory.
 
     Of a dictionary's places it is counted what they stand for, unless most stand for a value of their own: so it is
     where a writer made the dictionary, while a column of categories may have more of them than it uses. By another
@@ -244,29 +257,24 @@ def _read_groups(file: BinaryIO, chunks: Chunks, name: str, pages: Sequence[Page
     """
     import pyarrow as pa
 
-    n_bytes = sum(each.n_bytes for each in pages)
+    metadata, name, n_bytes = chunks.footer.metadata, chunks.footer.name, sum(each.n_bytes for each in pages)
     if n_bytes > max_bytes:
         raise GrownError
     encodings = set[int]().union(*(each.encodings for each in pages)) if max_bytes < math.inf else set[int]()
-    fields = find_field(chunks.metadata.schema.to_arrow_schema(), name)
+    fields = find_field(metadata.schema.to_arrow_schema(), name)
     is_category = not fields or pa.types.is_dictionary(fields[-1].type)
     is_bounded = not is_category and n_bytes + sum(each.repeats for each in pages) <= max_bytes
     is_counted = not encodings <= (PLAIN | DICTIONARY if is_bounded else PLAIN)
     if not is_counted or ("." not in name and encodings <= PLAIN | DICTIONARY):  # Arrow's structs have no dictionaries
-        parquet = _open(file, chunks.metadata, dictionary=name if is_counted else None)
+        parquet = _open(file, metadata, dictionary=name if is_counted else None)
         table = parquet.read_row_groups(chunks.groups, [name], use_threads=False)
         if is_counted and repeated_bytes(take_column(table, name)) > max_bytes:
             raise GrownError
         return table
-    return _read_few_at_a_time(file, chunks, name, max(each.largest for each in pages), max_bytes)
-
-
-def _read_few_at_a_time(file: BinaryIO, chunks: Chunks, name: str, largest: int, max_bytes: float) -> pa.Table:
-    """Read as `_read_groups` does, and count what comes: as few rows at a time as there is room for `largest` pages."""
-    import pyarrow as pa
-
+    # Few rows at a time, as there is room for so many pages, and what comes is counted.
+    largest = max(each.largest for each in pages)
     n_rows = max(min(int(max_bytes) // max(largest, 1), MAX_BATCH_ROWS), 1)
-    parquet, n_bytes, batches = _open(file, chunks.metadata), 0, []
+    parquet, n_bytes, batches = _open(file, metadata), 0, []
     for batch in parquet.iter_batches(n_rows, chunks.groups, [name], use_threads=False):
         n_bytes += batch.nbytes
         if n_bytes > max_bytes:
@@ -290,15 +298,15 @@ class Chunks(NamedTuple):
     `ranges` are where those are; `data` are what they hold, where they were fetched.
     """
 
-    metadata: pq.FileMetaData
-    groups: list[int]
+    footer: Footer
+    groups: range
     ranges: list[tuple[int, int]]
     data: list[Data | memoryview] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let another process have its own bytes, not all that came with them."""
         data = self.data and [bytes(part) for part in self.data]
-        return Chunks, (self.metadata, self.groups, self.ranges, data)
+        return Chunks, (self.footer, self.groups, self.ranges, data)
 
     def out_of(self, ranges: list[tuple[int, int]], data: Sequence[Data]) -> Chunks:
         """Return it with its part of what was fetched for several, which is not copied."""
@@ -339,12 +347,11 @@ class _Fetched(RangedFile):
 
 def find_chunks(source: Parquet, block: Block) -> Chunks:
     """Return which bytes of the file a block needs; columns of text that are near one another make one range."""
-    metadata, groups = source.metadata, list(source.groups(block))
-    _, column = _column(metadata, source)
-    ranges = [byte_range(metadata.row_group(group).column(column)) for group in groups]
+    groups = source.footer.groups(block)
+    ranges = [byte_range(source.footer.chunk(group)) for group in groups]
     if not all(0 <= start <= stop <= source.input.size for start, stop in ranges):
         raise InputError(f"{source.input.shown}: damaged: a column ends behind the file", "fetch the file again")
-    return Chunks(metadata, groups, join_ranges(ranges))
+    return Chunks(source.footer, groups, join_ranges(ranges))
 
 
 def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -363,18 +370,8 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def text_share(source: Parquet) -> float:
     """Return which part of the file its text column is: the rest is not read."""
-    if _find_skipped(source):
-        return 0.0
-    metadata = source.metadata
-    _, column = _column(metadata, source)
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    n_bytes = sum(int(group.column(column).total_compressed_size) for group in groups)
+    n_bytes: int = sum(chunk.total_compressed_size for chunk in source.footer.chunks())
     return n_bytes / max(source.input.size, 1)
-
-
-def n_rows(source: Parquet) -> int:
-    """Return how many rows there are, by the footer."""
-    return 0 if _find_skipped(source) else int(source.metadata.num_rows)
 
 
 @contextlib.contextmanager
@@ -390,22 +387,6 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
             message = f"{where}: pyarrow {pa.__version__} cannot read them ({reason})"
             raise InputError(message, "write the file anew with another encoding") from error
         raise InputError(f"{where}: damaged ({reason})", "fetch the file again") from error
-
-
-def check_parquet(source: Parquet) -> None:
-    """Raise `InputError` unless the file is parquet and has the text column as text, or may be skipped."""
-    if not _find_skipped(source) and (error := find_column_error(source)):
-        raise error
-
-
-def find_column_error(source: Parquet) -> InputError | None:
-    """Return what is wrong with the text column of a file; `InputError` where the file itself cannot be read."""
-    metadata = source.metadata
-    try:
-        _column(metadata, source)
-    except InputError as error:
-        return error
-    return None
 
 
 def _open(
@@ -444,54 +425,32 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
             ) from None
 
 
-def _column(metadata: pq.FileMetaData, source: Parquet) -> tuple[str, int]:
-    """Return the name of the column of texts, and which physical column it is."""
-    leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema))]
+@functools.lru_cache(maxsize=N_FOOTERS)
+def _footer(source: Parquet) -> Footer:
+    """Find the column of texts; a file of no use is skipped or, unless it is the first, that is said to be a way."""
+    shown, n_rows = source.input.shown, 1
     try:
-        fields = choose_column(metadata.schema.to_arrow_schema(), leaves, source.options.text_columns)
-    except NoTextError as error:
-        hint = name_hint(source.options.text_column, error.columns, "columns of text", source.number == 0)
-        hint += _or_skip(source, "the rows of such files")
-        raise InputError(f"{source.input.shown}: {error.message}", hint) from None
-    name = ".".join(field.name for field in fields)
-    return name, leaves.index(name)
-
-
-def _or_skip(source: Parquet, what: str) -> str:
-    """Return what else can be typed; of a first file it is not known whether another is better."""
-    return f"; or skip {what} with --skip-bad" if source.number else ""
-
-
-def _find_skipped(source: Parquet) -> Change | None:
-    """Return what is skipped of a file that is not whole or has not its column: all of it; None where it is read."""
-    if not source.options.skip_bad:
-        return None
-    try:
-        error, n_rows = find_column_error(source), int(source.metadata.num_rows)
-        what = f"all {n_rows:,} rows"
-    except NotWholeError as not_whole:
-        error, n_rows, what = not_whole, 1, "the whole file, however many rows it had"
-    if not error:
-        return None
-    return Change(0, None, "skipped", f"{what}: {error.message.removeprefix(f'{source.input.shown}: ')}", n_rows)
+        metadata = _metadata(source.input, source.network)
+        n_rows = metadata.num_rows
+        leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema))]
+        name = choose_column(metadata.schema.to_arrow_schema(), leaves, source)
+    except (NotWholeError, NoTextError) as error:
+        is_whole = isinstance(error, NoTextError)
+        if not source.options.skip_bad:
+            what = "the rows of such files" if is_whole else "such files"
+            way = f"; or skip {what} with --skip-bad" if source.number else ""  # else no other may be better
+            raise type(error)(error.message, error.hint + way) from None
+        what = f"all {n_rows:,} rows" if is_whole else "the whole file, however many rows it had"
+        detail = f"{what}: {error.message.removeprefix(f'{shown}: ')}"
+        return Footer(None, "", 0, [0], Change(0, None, "skipped", detail, n_rows))
+    group_rows = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    return Footer(metadata, name, leaves.index(name), [*itertools.accumulate(group_rows, initial=0)])
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
     """Return about how much text each row group holds (bytes)."""
-    if _find_skipped(source):
-        return []
-    metadata = source.metadata
-    _, column = _column(metadata, source)
     if source.input.is_remote:  # a request for each row group would cost more than it tells
-        return [metadata.row_group(i).column(column).total_uncompressed_size for i in range(metadata.num_row_groups)]
+        return [chunk.total_uncompressed_size for chunk in source.footer.chunks()]
     with open_file(source.input, source.network) as file:
-        return [decoded_bytes(file, metadata.row_group(i).column(column)) for i in range(metadata.num_row_groups)]
-
-
-@functools.lru_cache(maxsize=N_FOOTERS)
-def _first_rows(input: Input, network: Network) -> list[int]:
-    """Return the first row of each row group, and how many rows there are."""
-    metadata = _metadata(input, network)
-    n_rows = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return list(itertools.accumulate(n_rows, initial=0))
+        return [decoded_bytes(file, chunk) for chunk in source.footer.chunks()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import time
@@ -12,12 +11,12 @@ from typing import Any, TypeVar
 
 from ..remote.network import Network
 from ..support.cancel import Cancel
-from ..support.errors import InputError
+from ..support.errors import InputError, NoTextError
 from ..support.model import Input, ReadOptions
 from .blocks import Source
 from .demo import Demo
 from .jsonl import JsonLines
-from .parquet import Parquet, check_parquet, find_column_error
+from .parquet import Parquet
 from .separated import SeparatedText
 from .text import PlainText
 
@@ -71,9 +70,9 @@ def check_first(sources: Sequence[Source]) -> None:
     try:
         for source in spread(found, N_REMOTE_SAMPLES)[1:]:
             if source.input.is_remote:
-                pool.submit(check_parquet, source)  # what is wrong with one is said when its turn comes
+                pool.submit(getattr, source, "footer")  # what is wrong with one is said when its turn comes
         for source in found[:1]:
-            check_parquet(source)
+            _ = source.footer
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
@@ -107,9 +106,12 @@ def find_without_text(sources: Sequence[Source], cancel: Cancel) -> InputError |
             break
         if not isinstance(source, Parquet) or source.input.is_remote or source.options.skip_bad:
             continue
-        with contextlib.suppress(InputError):
-            if error := find_column_error(source):
-                return error
+        try:
+            _ = source.footer
+        except NoTextError as error:
+            return error
+        except InputError:
+            pass
     return None
 
 

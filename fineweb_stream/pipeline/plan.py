@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..inputs.blocks import Block, Source
-from ..inputs.parquet import Parquet, n_rows
+from ..inputs.parquet import Parquet
 from ..inputs.sources import N_REMOTE_SAMPLES, spread
 from ..inputs.storage import unpacked_bytes
 from ..output import files
@@ -201,7 +201,9 @@ class _Sample:
                 self._size += source.input.size
                 self._text_bytes += text_bytes
                 self._expected += text_bytes * tokens / n_bytes
-                self._documents += n_rows(source) if isinstance(source, Parquet) else text_bytes * documents / n_bytes
+                self._documents += (
+                    source.footer.n_rows if isinstance(source, Parquet) else text_bytes * documents / n_bytes
+                )
 
     def is_whole(self) -> bool:
         """Tell whether all of the text was in the samples: then nothing is estimated."""

@@ -43,6 +43,10 @@ class NotWholeError(InputError):
     """A parquet file has no footer that can be read: it was cut off, or is something else."""
 
 
+class NoTextError(InputError):
+    """A parquet file has no column of text of the names that were given."""
+
+
 class MemoryLimitError(PrepareError):
     """The work does not fit in the memory it may use."""
 
