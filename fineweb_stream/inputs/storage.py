@@ -148,37 +148,22 @@ class StreamFile(InputFile):
 def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
     """Return up to `n` small blocks spread over a file, which share no byte: a short file is in them once.
 
-    `find_end` returns the first good end at a byte or later.
+    Of a compressed file they are of its first HEAD_BYTES, up to where it is damaged. `find_end` returns the first good
+    end at a byte or later.
     """
-    input = source.input
-    if input.compression and not input.is_remote:
-        return _sample_head(source, n, find_end)
-    if input.is_stream:
+    input, blocks = source.input, list[Block]()
+    is_packed = bool(input.compression)
+    if input.is_stream and (input.is_remote or not is_packed):
         return []
-    blocks: list[Block] = []
-    stop = 0
-    with open_input(input, source.network, is_stream=False) as file:
+    stop, last = 0, HEAD_BYTES if is_packed else input.size
+    damage = contextlib.suppress(InputError, StreamFull) if is_packed else contextlib.nullcontext()
+    with damage, open_input(input, source.network, max_held=2 * HEAD_BYTES, is_stream=False) as file:
         for i in range(n):
-            target = input.size * i // n
+            target = 0 if is_packed else input.size * i // n
             start = find_end(file, target) if target > stop else stop
-            stop = find_end(file, start + SAMPLE_BYTES)
-            if start < stop <= start + 16 * SAMPLE_BYTES:
+            stop = find_end(file, start + SAMPLE_BYTES) if start < last else start
+            if start < stop and (is_packed or stop <= start + 16 * SAMPLE_BYTES):
                 blocks.append(file.block(source, start, stop))
-    return blocks
-
-
-def _sample_head(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
-    """Return up to `n` small blocks from the first HEAD_BYTES of a compressed file's content."""
-    blocks: list[Block] = []
-    start = 0
-    opened = open_input(source.input, source.network, max_held=2 * HEAD_BYTES)
-    with contextlib.suppress(InputError, StreamFull), opened as file:
-        while len(blocks) < n and start < HEAD_BYTES:
-            stop = find_end(file, start + SAMPLE_BYTES)
-            if stop <= start:
-                break
-            blocks.append(file.block(source, start, stop))
-            start = stop
     return blocks
 
 
