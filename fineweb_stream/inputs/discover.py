@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
+from ..remote.hub import is_remote, list_remote
 from ..remote.network import Network, RemoteReader
 from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
@@ -70,7 +71,7 @@ def _find(name: str, format: str | None, network: Network) -> list[Input]:
     """Return the files behind one name."""
     if name == STDIN:
         return [_stdin(format, network)]
-    if _may_be_remote(name):
+    if is_remote(name):
         return _find_remote(name, format, network)
     return [_describe(path, is_named, format) for path, is_named in _expand(name)]
 
@@ -125,19 +126,8 @@ def _some(paths: Sequence[Path]) -> str:
     return names + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
 
 
-def _may_be_remote(name: str) -> bool:
-    """Tell local files from the rest without loading what speaks to networks."""
-    if "://" not in name and not name.startswith("fineweb"):
-        return False
-    from ..remote.hub import is_remote
-
-    return is_remote(name)
-
-
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name."""
-    from ..remote.hub import list_remote
-
     inputs = []
     for file in sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url))):
         compression, suffix = suffixes(Path(urlsplit(file.url).path))
