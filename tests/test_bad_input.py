@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import inspect
+import io
 import json
 import os
 import re
@@ -18,6 +20,7 @@ import numpy as np
 import pytest
 
 from fineweb_stream import estimate, iter_ids, prepare
+from fineweb_stream.inputs import parquet
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
@@ -610,3 +613,27 @@ def test_files_that_are_cut_off_are_skipped(tmp_path: Path, caplog: pytest.LogCa
     assert all("not a whole parquet file" in change["detail"] for change in listed)
     assert all(f"skipped: {change['place']}: {change['detail']}" in caplog.text for change in listed)
     assert sum(map(len, iter_ids(paths, skip_bad=True))) == len(both_splits(tmp_path / "out"))
+
+
+def test_a_disk_that_fails_is_no_bad_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be read at the moment is never skipped: it may be whole."""
+    pytest.importorskip("pyarrow")
+    paths = [write_parquet(tmp_path / f"{k}.parquet", GOOD) for k in range(2)]
+    real = parquet.open_file
+
+    class Failing(io.BytesIO):
+        def read(self, *_: object) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(
+        parquet,
+        "open_file",
+        lambda input, *args, **options: (
+            Failing(b"x" * 99) if "1.parquet" in input.path else real(input, *args, **options)
+        ),
+    )
+    with pytest.raises(InputError, match=r"1\.parquet: .*Input/output error"):
+        prepare(paths, tmp_path / "out", val_ratio=0.1, quiet=True, skip_bad=True)
+    monkeypatch.undo()
+    prepare(paths, tmp_path / "out", val_ratio=0.1, quiet=True, skip_bad=True)
+    assert len(split_at_eot(both_splits(tmp_path / "out"))) == 2 * len(GOOD)

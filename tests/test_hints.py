@@ -368,6 +368,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/manifest.py", "continue with that version, or"),
         ("output/own.py", "give the input another name"),
         ("inputs/discover.py", "'check the path, and the permissions of its folders'"),
+        ("inputs/parquet.py", "check the disk, and give the command again"),
         ("inputs/discover.py", '"check the file\'s permissions"'),
         ("inputs/storage.py", "'check the path and its permissions'"),
         ("output/files.py", "the file was changed by something else: start over with --ov"),

@@ -420,9 +420,10 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
         try:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:
-            raise NotWholeError(
-                f"{input.shown}: not a whole parquet file ({str(error).partition(chr(10))[0]})", "fetch the file again"
-            ) from None
+            reason = str(error).partition("\n")[0]
+            if getattr(error, "errno", None):  # of the disk, and not of what is on it
+                raise InputError(f"{input.shown}: {reason}", "check the disk, and give the command again") from None
+            raise NotWholeError(f"{input.shown}: not a whole parquet file ({reason})", "fetch the file again") from None
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
