@@ -100,8 +100,8 @@ def check_remote(file: RemoteFile, network: Network) -> None:
             raise InputError(f"{shown(file.url)}: changed (it had {file.size:,} bytes, now {now.size:,})", CHANGED)
 
 
-def _get_json(url: str, kind: type, patience: Patience) -> tuple[Any, str]:
-    """Return what an address of the API answers, of a `kind`, and the address of the next page, "" for none."""
+def _get_json(url: str, patience: Patience) -> tuple[Any, str]:
+    """Return what an address of the API answers, and the address of the next page, "" for none."""
     end = time.monotonic() + patience.web.timeouts.page
 
     def attempt() -> tuple[bytes, str]:
@@ -115,28 +115,22 @@ def _get_json(url: str, kind: type, patience: Patience) -> tuple[Any, str]:
 
     body, links = patience.retry(attempt, url)
     following = re.search(r'<([^>]*)>;\s*rel="?next', links)
-    found = None
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(body)
-    if not isinstance(found, kind):
-        raise _no_answer(url)
-    return found, urljoin(url, following[1]) if following else ""
+    return json.loads(body), urljoin(url, following[1]) if following else ""
 
 
 def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) -> Iterator[tuple[str, int, str]]:
     """Yield path, size and hash of each file of a folder on the Hub."""
     following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
     for _ in range(MAX_PAGES):
-        page, following = _get_json(following, list, patience)
-        try:
-            for entry in page:
-                if entry["type"] == "file":
-                    name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
-                    if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
-                        raise TypeError
-                    yield name, size, oid
-        except (KeyError, TypeError, AttributeError):
-            raise _no_answer(api) from None
+        page, following = _get_json(following, patience)
+        if not isinstance(page, list):
+            raise TypeError
+        for entry in page:
+            if entry["type"] == "file":
+                name, size, oid = entry["path"], entry["size"], (entry.get("lfs") or entry)["oid"]
+                if not (isinstance(name, str) and isinstance(size, int) and isinstance(oid, str) and size >= 0):
+                    raise TypeError
+                yield name, size, oid
         if not following:
             return
     raise InputError(f"{shown(api)}: the listing does not end", "check HF_ENDPOINT")
@@ -157,10 +151,6 @@ def _describe(url: str, patience: Patience) -> RemoteFile:
         return RemoteFile(url, int(size), version)
 
     return patience.retry(attempt)
-
-
-def _no_answer(url: str) -> InputError:
-    return InputError(f"{shown(url)}: this is not the Hub's answer", "check HF_ENDPOINT")
 
 
 def _expand_short(name: str) -> str:
@@ -240,29 +230,36 @@ def _hub() -> Any:
 def _list_hub(url: str, revision: str | None, patience: Patience) -> list[RemoteFile]:
     repo, named_revision, path = _parse_hub(url)
     _hub()
-    api = f"{endpoint()}/api/datasets/{repo}"
-    branch = quote(named_revision or revision or "main", safe="")
-    sha = str(_get_json(f"{api}/revision/{branch}?expand[]=sha", dict, patience)[0].get("sha"))
-    if not re.fullmatch("[0-9a-f]{40,64}", sha):
-        raise _no_answer(api)
-    tree, folder = f"{api}/tree/{sha}", _folder_of(path)
-    pattern = path[len(folder) :].strip("/")
+    api, branch = f"{endpoint()}/api/datasets/{repo}", quote(named_revision or revision or "main", safe="")
     try:
-        is_wanted = re.compile(_glob_regex(path)).fullmatch if pattern else SUFFIXES.search
-        found = list(_iter_tree(tree, folder, not pattern or "/" in pattern or "**" in pattern, patience))
+        sha = _get_json(f"{api}/revision/{branch}?expand[]=sha", patience)[0]["sha"]
+        if not re.fullmatch("[0-9a-f]{40,64}", sha):
+            raise ValueError
+        files = _find_files(f"{api}/tree/{sha}", path, patience)
     except re.error as error:
         raise InputError(f"{url}: not a pattern ({error})", "*, ?, ** for any folders, [a-z]") from None
-    except InputError as error:
-        if pattern or not path or "HTTP 404" not in error.message:
-            raise
-        found = []
-        with contextlib.suppress(InputError):  # no folder: a file in the folder above, or nothing
-            found = list(_iter_tree(tree, path.rpartition("/")[0], False, patience))
-        is_wanted = re.compile(re.escape(path)).fullmatch
-    files = [(name, size, oid) for name, size, oid in found if is_wanted(name)]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{shown(api)}: this is not the Hub's answer", "check HF_ENDPOINT") from None
     if not files:
         raise _nothing_there(url)
     return [RemoteFile(f"hf://datasets/{repo}@{sha}/{name}", size, oid) for name, size, oid in files]
+
+
+def _find_files(tree: str, path: str, patience: Patience) -> list[tuple[str, int, str]]:
+    """Return what a path in a dataset stands for: a pattern, a folder with all below it, or a file."""
+    folder = _folder_of(path)
+    if pattern := path[len(folder) :].strip("/"):
+        is_wanted = re.compile(_glob_regex(path)).fullmatch
+        is_deep = "/" in pattern or "**" in pattern
+        return [file for file in _iter_tree(tree, folder, is_deep, patience) if is_wanted(file[0])]
+    try:
+        return [file for file in _iter_tree(tree, path, True, patience) if SUFFIXES.search(file[0])]
+    except InputError as error:
+        if not path or "HTTP 404" not in error.message:
+            raise
+    with contextlib.suppress(InputError):  # no folder: a file in the folder above, or nothing
+        return [file for file in _iter_tree(tree, path.rpartition("/")[0], False, patience) if file[0] == path]
+    return []
 
 
 def _folder_of(path: str) -> str:
