@@ -587,6 +587,9 @@ def test_skipping_all_is_not_advised(name: str, tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             call(bad, tmp_path / "out", val_ratio=0.1)
         assert caught.value.hint and "--skip-bad" not in caught.value.hint
+        with pytest.raises(InputError) as caught:
+            call(bad, tmp_path / "beside val", val=good)
+        assert caught.value.hint and "--skip-bad" not in caught.value.hint
         with pytest.raises(InputError, match=r"skip .* with --skip-bad"):
             call([good, bad], tmp_path / "out", val_ratio=0.1)
     prepare([good, bad], tmp_path / "out", skip_bad=True, val_ratio=0.1, quiet=True)

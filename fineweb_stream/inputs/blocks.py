@@ -54,9 +54,10 @@ def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: Change
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """One input of one format, the `number`th of the run. It travels with every block.
+    """One input of one format, the `number`th of the run, of those that begin with the `first`: all, or all but val's.
 
-    `block_bytes` is about how much text a block holds. What is not here is read by the `network`.
+    It travels with every block. `block_bytes` is about how much text a block holds. What is not here is read by the
+    `network`.
     """
 
     unit: ClassVar[str]
@@ -67,6 +68,7 @@ class Source(ABC):
     options: ReadOptions
     block_bytes: int = BLOCK_BYTES
     network: Network = field(default_factory=Network, repr=False, kw_only=True)
+    first: int = field(default=0, kw_only=True)
 
     @abstractmethod
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:

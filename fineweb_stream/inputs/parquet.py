@@ -439,7 +439,9 @@ def _footer(source: Parquet) -> Footer:
         is_whole = isinstance(error, NoTextError)
         if not source.options.skip_bad:
             what = "the rows of such files" if is_whole else "such files"
-            way = f"; or skip {what} with --skip-bad" if source.number else ""  # else no other may be better
+            way = (
+                f"; or skip {what} with --skip-bad" if source.number > source.first else ""
+            )  # else no other may be better
             raise type(error)(error.message, error.hint + way) from None
         what = f"all {n_rows:,} rows" if is_whole else "the whole file, however many rows it had"
         detail = f"{what}: {error.message.removeprefix(f'{shown}: ')}"

@@ -57,7 +57,11 @@ def make_sources(
     if plain:
         return _plain_sources(inputs, options, val_ratio, n_val, val_at_end, network)
     kinds: dict[str, Any] = {"demo": Demo, "jsonl": JsonLines, "parquet": Parquet, "text": SeparatedText}
-    return [kinds[input.format](number, input, options, network=network) for number, input in enumerate(inputs)]
+    firsts = [0] * n_val + [n_val] * (len(inputs) - n_val)
+    return [
+        kinds[input.format](number, input, options, network=network, first=first)
+        for number, (input, first) in enumerate(zip(inputs, firsts, strict=True))
+    ]
 
 
 def check_first(sources: Sequence[Source]) -> None:

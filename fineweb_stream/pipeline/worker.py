@@ -171,7 +171,7 @@ def _leaves_some(block: Block, is_large: bool) -> bool:
     except (RecordError, PrepareError):  # it is nothing that is skipped
         return False
     is_part = is_large and block.n_input_bytes != source.input.size
-    return n_documents > 0 or source.number > 0 or block.start > 0 or is_part
+    return n_documents > 0 or source.number > source.first or block.start > 0 or is_part
 
 
 def _read(block: Block) -> Batch:
