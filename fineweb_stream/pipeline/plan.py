@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -181,6 +182,8 @@ class _Sample:
         """Encode them; `InputError` as `sample` says."""
         for source, blocks in zip(self._chosen, self._samples, strict=True):
             tokens = n_bytes = documents = 0
+            if not blocks and _is_skipped(source):
+                self._size += source.input.size  # of which it is known that nothing is read
             self.unseen_bytes += _unseen_bytes(source, blocks, self._n_each)
             for block in blocks:
                 if not self.rates:  # the first call of all is slow: it is not what is timed
@@ -229,6 +232,12 @@ def _take_samples(source: Source, n: int, is_strict: bool) -> list[Block]:
         if is_strict:
             raise
         return []  # the run itself will name it, once it comes that far: what stands before is saved then
+
+
+def _is_skipped(source: Source) -> bool:
+    with contextlib.suppress(InputError):
+        return isinstance(source, Parquet) and source.footer.skipped is not None
+    return False
 
 
 def _encode_sample(block: Block, encode: Callable[[Block], Encoded | None], is_strict: bool) -> Encoded | None:
