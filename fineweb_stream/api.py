@@ -26,7 +26,7 @@ from .pipeline.settings import DEFAULT_VAL_RATIO, Settings, layout_named
 from .remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from .support.cancel import cancel_on_signals
 from .support.errors import InputError
-from .support.log import has_listener, printed
+from .support.log import has_listener, log, printed
 from .support.units import parse_count, read_as
 from .tokenizer.load import load_tokenizer
 
@@ -185,6 +185,8 @@ def _request(given: dict[str, Any]) -> Request:
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}
     others |= {f"--val-{name}": given[f"val_{name}"] is not None for name in ("ratio", "tokens")}
+    if given["val_ratio"] is not None and given["val_tokens"] is not None:
+        log.warning("note: --val-tokens says how much is validation: --val-ratio does not count")
     if val_names and (other := next((name for name, is_given in others.items() if is_given), None)):
         raise InputError(f"--val and {other}: the files of --val are all of val, and nothing else", "leave one out")
     if given.get("index") and settings.eot != "after":

@@ -340,7 +340,8 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/, the .npy file include"),
         ("tokenizer/tokenizer_json.py", "pip install tokenizers, or the extra: pip install"),
     ],
-    "Tested where the rest of it is: test_records, test_program, test_parquet_footers.": [
+    "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
+        ("inputs/discover.py", "'remove it, or mend it'"),
         ("output/manifest.py", "_CONTINUES"),
         ("output/resume.py", "put it back, or {start_over}"),
         ("inputs/discover.py", "is a variable of the shell empty?"),

@@ -431,7 +431,12 @@ def test_a_name_that_is_no_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "shards", "val", "usage"),
     [
-        ("llmc", "train_shard_0000.bin to train_shard_0001.bin", "val.bin", "-i '{out}/train_shard_*.bin' -j '{out}/v"),
+        (
+            "llmc",
+            "train_shard_0000.bin to train_shard_0001.bin",
+            "val.bin",
+            "-i '{out}/train_shard_*.bin' -j '{out}/val.bin'",
+        ),
         ("npy", "train_shard_0000.npy to train_shard_0001.npy", "val.npy", "data_root = '{out}'"),
         ("nanogpt", "train.bin", "val.bin", "to nanoGPT's 'data/my out/', then python train.py --dataset='my out'"),
     ],

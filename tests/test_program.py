@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_stream import prepare
+from fineweb_stream import InputError, prepare
 
 from .conftest import ROOT
 from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot, write_jsonl
@@ -182,9 +182,26 @@ def test_folders_and_globs_in_natural_order(reference, tmp_path, monkeypatch) ->
         write_jsonl(tmp_path / "f" / f"d{i}" / "x.jsonl", [f"this is document {i}"])
     monkeypatch.chdir(tmp_path)
     expected = document_ids(reference, [f"this is document {i}" for i in (1, 2, 10)])
-    for i, name in enumerate(["f", "f/*/*.jsonl", "f/**/x.jsonl"]):
+    for i, name in enumerate(["f", "f/*/*.jsonl", "f/**/x.jsonl", "f/d*", "[f]", "f*"]):
         prepare(name, str(i), quiet=True)
         assert split_at_eot(both_splits(tmp_path / str(i))) == expected
+
+
+def test_a_pattern_reads_what_a_shell_would_name(tmp_path, monkeypatch, caplog) -> None:
+    """Folders that it matches are read, too; one with nothing to read is named."""
+    for name in ("f/sub/deep", "f/pictures"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("f", "f/sub", "f/sub/deep"):
+        write_jsonl(tmp_path / name / "c.jsonl", DOCS)
+    (tmp_path / "f" / "pictures" / "p.png").write_bytes(b"\x89PNG\r\n")
+    monkeypatch.chdir(tmp_path)
+    n_documents = {}
+    for pattern in ("f/*", "f/**/*.jsonl", "f/*.jsonl"):
+        result = prepare(pattern, re.sub("[/*]", "_", pattern), quiet=True)
+        n_documents[pattern] = (result.train_documents + result.val_documents) // len(DOCS)
+        assert ("passed over: f/pictures" in caplog.text) == (pattern == "f/*")
+        caplog.clear()
+    assert n_documents == {"f/*": 3, "f/**/*.jsonl": 3, "f/*.jsonl": 1}
 
 
 def test_unknown_ending_is_looked_at(reference, tmp_path) -> None:
@@ -479,3 +496,13 @@ def test_quiet(run_program, tmp_path: Path) -> None:
     done = run_program("c.jsonl", "--quiet", "--overwrite", "--separator", "x")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("note: --separator is for text files")
     assert run_program("none.jsonl", "--quiet").stderr.startswith("prepare: none.jsonl: ")
+
+
+def test_names_in_any_form(tmp_path: Path) -> None:
+    """A name is a str, a path or the system's bytes; None names nothing."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    for i, names in enumerate((str(path), path, os.fsencode(path), [path], (str(path),))):
+        prepare(names, tmp_path / str(i), val=None, quiet=True)  # type: ignore[arg-type]
+    assert len({(tmp_path / str(i) / "train.bin").read_bytes() for i in range(5)}) == 1
+    with pytest.raises(InputError, match="no input named"):
+        prepare(None, tmp_path / "none", quiet=True)  # type: ignore[arg-type]

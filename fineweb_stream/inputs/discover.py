@@ -29,9 +29,11 @@ from .standard_input import stdin_head
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 
-def as_names(inputs: str | Path | Sequence[str | Path]) -> list[str]:
+def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
     """Return what a caller named, one or several, as the names that `find_inputs` takes; `InputError` for ""."""
-    names = [str(inputs)] if isinstance(inputs, str | Path) else [str(name) for name in inputs]
+    if isinstance(inputs, str | bytes | os.PathLike):
+        inputs = [inputs]
+    names = [os.fsdecode(name) for name in inputs or ()]
     if "" in names:
         raise InputError("an input without a name", "is a variable of the shell empty? . is the current folder")
     return names
@@ -148,10 +150,13 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         elif path.exists() or not glob.has_magic(name):
             yield path, True
         else:
-            matches = _each_once(path for path in map(Path, _glob(name)) if not path.is_dir())
-            if not matches:
+            matches = [Path(match) for match in _glob(name)]
+            named = {path for path in matches if not path.is_dir()}
+            folders = [path for path in matches if path.is_dir() and "**" not in name]  # as a shell hands them over
+            found = _each_once([*named, *(file for folder in folders for file in _walk_if_usable(folder))])
+            if not found:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
-            yield from ((match, True) for match in matches)
+            yield from ((path, path in named) for path in found)
     except OSError as error:
         raise InputError(
             f"{error.filename or name}: {error.strerror}", "check the path, and the permissions of its folders"
@@ -165,6 +170,15 @@ def _glob(pattern: str) -> Iterator[str]:
         path = Path(match)
         if not (is_own(path.name) or any(is_hidden(part) and part not in named for part in path.parts[:-1])):
             yield match
+
+
+def _walk_if_usable(folder: Path) -> list[Path]:
+    """Return the usable files below a folder that a pattern matches; one that has none is passed over, and named."""
+    try:
+        return _walk(folder)
+    except InputError as error:
+        log.warning("note: passed over: %s", error.message)
+        return []
 
 
 def _walk(folder: Path) -> list[Path]:
@@ -296,6 +310,10 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         with path.open("rb") as file:
             format, compression = look(str(path), file, asked)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise InputError(
+                f"{path}: a link to what is not there: {os.readlink(path)}", "remove it, or mend it"
+            ) from None
         raise InputError(f"{path}: no such file", _meant(path)) from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
