@@ -27,7 +27,7 @@ from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.discover import default_names, find_inputs
 from fineweb_stream.support.errors import InputError
 
-from .helpers import document_ids, write_parquet
+from .helpers import document_ids, outputs, write_jsonl, write_parquet
 from .hub_server import HubServer
 
 DOCS = [f'Story {i}: a "quiet" river, a stone,\tand a lantern.\nIt was {"very " * i}dark.' for i in range(12)]
@@ -183,6 +183,23 @@ def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending
         find_inputs([str(path)])
     if not (path.name.endswith(".txt.gz") and data[:2] != b"\x1f\x8b"):  # else it is packed in another way
         assert part in str(caught.value) or (kind == "gzip" and ending == ".txt.gz")
+
+
+def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> None:
+    """What is called .txt is looked at, wherever it is, also packed."""
+    with HubServer(tmp_path) as server:
+        for i, (kind, (own, make, words)) in enumerate(FOREIGN.items()):
+            for name in (f"{i}.txt", *([] if own.endswith(("gz", "xz", "bz2")) else [f"{i}.txt.gz"])):
+                data = make()
+                (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+                with pytest.raises(InputError) as caught:
+                    prepare(f"{server.url}/files/{name}", tmp_path / "out", engine="tiktoken", quiet=True)
+                assert words in caught.value.message, f"{kind}: {name}"
+        assert not (tmp_path / "out").exists()
+        path = write_jsonl(tmp_path / "lines.txt", DOCS)
+        prepare(path, tmp_path / "here", quiet=True)
+        prepare(f"{server.url}/files/lines.txt", tmp_path / "there", quiet=True)
+    assert outputs(tmp_path / "here") == outputs(tmp_path / "there")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FOREIGN if "array" in kind])

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import glob
 import hashlib
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ..remote.hub import is_remote, list_remote
-from ..remote.network import Network, RemoteReader
+from ..remote.network import Network, RemoteFile, RemoteReader
 from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
@@ -130,15 +132,20 @@ def _some(paths: Sequence[Path]) -> str:
 
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name."""
-    inputs = []
-    for file in sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url))):
-        compression, suffix = suffixes(Path(urlsplit(file.url).path))
-        format = asked or FORMAT_OF_SUFFIX.get(suffix)
-        if format is None:
-            reader = cast(BinaryIO, RemoteReader(network, file, HEAD_BYTES))
-            format, compression = look(shown(file.url.partition("?")[0]), reader)
-        inputs.append(Input(file.url, format, file.size, file.version, bool(compression), compression))
-    return inputs
+    files = sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url)))
+    describe = functools.partial(_describe_remote, asked=asked, network=network)
+    with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
+        return list(pool.map(describe, files))
+
+
+def _describe_remote(file: RemoteFile, asked: str | None, network: Network) -> Input:
+    """Describe a file; one that is called text is looked at: what else a file may be, reading it as that tells."""
+    compression, suffix = suffixes(Path(urlsplit(file.url).path))
+    format = asked or FORMAT_OF_SUFFIX.get(suffix)
+    if format is None or (format == "text" and not asked):
+        reader = cast(BinaryIO, RemoteReader(network, file, HEAD_BYTES))
+        format, compression = look(shown(file.url.partition("?")[0]), reader)
+    return Input(file.url, format, file.size, file.version, bool(compression), compression)
 
 
 def _expand(name: str) -> Iterator[tuple[Path, bool]]:
