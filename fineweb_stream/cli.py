@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
             with contextlib.suppress(OSError):
                 print(f"prepare: {_as_typed(str(error))}", file=sys.stderr)
             status = error.exit_status
+        except KeyboardInterrupt:  # before a signal was anybody's
+            status = 130
         except SystemExit as left:  # argparse's: --help, or a wrong argument
             status = int(left.code or 0)
     return flush_output("prepare", status, is_all_said, printer.lost)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fineweb_stream import prepare
 from fineweb_stream.memory import guard as guard_module
 from fineweb_stream.memory.cgroups import cpu_quota, memory_groups
 from fineweb_stream.memory.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
@@ -17,6 +18,8 @@ from fineweb_stream.pipeline.budget import plan_memory
 from fineweb_stream.pipeline.schedule import allotted_cpus
 from fineweb_stream.pipeline.watch import Watch
 from fineweb_stream.support.errors import InputError, MemoryLimitError
+
+from .helpers import write_jsonl
 
 GB = 1000 * MB
 
@@ -201,3 +204,17 @@ def test_record_keeps_the_steps_of_earlier_runs() -> None:
     assert again == state.memory
     assert [step["used_bytes"] for step in again["steps"]] == [OWN.used, OTHERS.used]
     assert again["peak_bytes"] == OWN.used
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="no such limit")
+def test_a_record_takes_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    """Under ulimit -v: to read what is written every few seconds once took 256 MiB."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 9] * 300)
+    prepare(path, tmp_path / "out", quiet=True)
+    code = (
+        "import resource; from pathlib import Path; from fineweb_stream.output.manifest import read_record\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2); print(read_record(Path('out')).state.status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "done\n", done.stderr

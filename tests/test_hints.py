@@ -342,6 +342,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
         ("inputs/discover.py", "'remove it, or mend it'"),
+        ("output/verify.py", '"check the file\'s permissions"'),
         ("output/manifest.py", "_CONTINUES"),
         ("output/resume.py", "put it back, or {start_over}"),
         ("inputs/discover.py", "is a variable of the shell empty?"),
@@ -491,6 +492,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/ranks.py", "_PATTERNS"),
         ("tokenizer/engines.py", "'end the pattern with |(?s:.)'"),
         ("tokenizer/tokenizer_json.py", "'set dropout to null in it'"),
+        ("tokenizer/tokenizer_json.py", "'train it with initial_alphabet="),
         ("tokenizer/ranks.py", "'name another'"),
         ("tokenizer/ranks.py", "f'{top + 1} is the first above its ranks'"),
         ("tokenizer/ranks.py", "'is its file damaged? Delete it from the cache'"),

@@ -488,6 +488,17 @@ def test_an_empty_name(arguments: tuple[str, ...], tmp_path: Path, run_program) 
     assert done.returncode == 2 and "--out without a name" in done.stderr
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no such permissions")
+def test_verify_names_what_it_may_not_read(tmp_path: Path) -> None:
+    """As a sentence."""
+    prepare(write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out", quiet=True)
+    (tmp_path / "out" / "train.bin").chmod(0)
+    command = [sys.executable, str(ROOT / "prepare.py"), "--verify", "--out", str(tmp_path / "out")]
+    prefix = [word.replace("-dac_override", "-dac_override,-dac_read_search") for word in as_anyone()]
+    done = subprocess.run([*prefix, *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "train.bin: Permission denied\n  check the file's permissions" in done.stderr
+
+
 def test_quiet(run_program, tmp_path: Path) -> None:
     """--quiet says nothing but warnings and errors."""
     write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 99)

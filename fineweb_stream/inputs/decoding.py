@@ -13,6 +13,7 @@ from ..support.model import Change, Changes
 BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _ASCII = re.compile(rb"[\x00-\x7f]")
+_ZEROS = bytes(4096)  # no text has so many in a row
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
 
@@ -35,6 +36,11 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def has_zeros(data: bytes) -> bool:
+    """Tell whether there is a long row of zero bytes: room that was made for what has not come yet."""
+    return not np.frombuffer(data, np.uint8).min(initial=1) and _ZEROS in data
+
+
 def normalized(data: bytes) -> bytes:
     """Return text with its line ends as `open()` has them: `\\r\\n` and `\\r` become `\\n`."""
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
@@ -53,6 +59,13 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
     """
     changes = Changes()
     if is_utf8(data):
+        if errors == "strict" and has_zeros(data):
+            raise RecordError(
+                record,
+                byte + data.index(_ZEROS),
+                f"{len(_ZEROS):,} zero bytes and more, not text",
+                "a file that is still being fetched has such: wait for its end; --errors replace reads it as it is",
+            )
         return data, changes
     kind = "replaced" if errors == "replace" else "left out"
     parts: list[bytes] = []

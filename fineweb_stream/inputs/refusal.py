@@ -33,7 +33,8 @@ def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
     """Return the error for a file called `name` that is of a foreign kind inside of its compression."""
     if found.without_jq and not shutil.which("jq"):
         found = found._replace(command=found.without_jq)
-    hint = found.hint.format(path=quoted(name))
+    is_piped = name == STDIN_NAME and "{path}" in found.hint
+    hint = "save it to a file, and name that" if is_piped else found.hint.format(path=quoted(name))
     if found.command:
         hint = f"{found.promise}: {_render(name, found, compression)}"
     if found.is_text:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from ..support.model import Changes
 from ..tokenizer.batch import join_bytes
 from .blocks import Batch, Block, Source
-from .decoding import BOM, is_utf8, normalized, repair
+from .decoding import BOM, has_zeros, is_utf8, normalized, repair
 from .storage import InputFile, StreamFull, open_input, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
@@ -82,7 +82,7 @@ class SeparatedText(Records):
             data, offset = data[len(BOM) :], len(BOM)
         texts: list[bytes] = []
         changes = Changes()
-        is_valid = is_utf8(data) and is_utf8(self.separator)
+        is_valid = is_utf8(data) and is_utf8(self.separator) and not has_zeros(data)
         for start, text in split(data, self.separator):
             if not is_valid:
                 text, replaced = repair(text, self.options.errors, offset + start, len(texts))

@@ -92,6 +92,13 @@ def _is_same(before: Input, now: Input) -> bool:
     return a == b and kinds[0] == kinds[1] and (before.path == now.path or is_local)
 
 
+def written_anew(before: list[Input], now: list[Input]) -> list[str]:
+    """Return the names of files that have another date than when they were read, and are the same by all else."""
+    pairs = zip(before, now, strict=False)
+    dates = [(changed_at(a.fingerprint), changed_at(b.fingerprint), b.shown) for a, b in pairs]
+    return [name for before, now, name in dates if before and now and before != now]
+
+
 def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: PlaceHash) -> bool:
     """Tell whether what was read of a file that has changed is in it still: how it begins, and what stands before."""
     state = record.state

@@ -329,10 +329,9 @@ def _read(path: Path) -> bytes | None:
             f"{path}: {error.strerror}", "check the folder's permissions, or choose another --out"
         ) from None
     with os.fdopen(fd, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
-    return data
+        if os.fstat(fd).st_size > MAX_BYTES:
+            raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
+        return file.read()  # of a size that is given Python would take the memory at once
 
 
 _AWAY = "move it and the outputs away, or choose another folder with --out"

@@ -15,7 +15,7 @@ from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .columns import set_names, take_kept
-from .compare import PlaceHash, compare, has_more
+from .compare import PlaceHash, compare, has_more, written_anew
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
@@ -220,6 +220,10 @@ def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -
             record.remove_manifest()
     for note in _few(notes):
         log.warning("%s: the run goes on, for this concerns what was not read yet", note)
+    behind, is_begun = record.read_so_far()
+    for path in _few(written_anew(record.inputs[: behind + is_begun], fresh.inputs)):
+        same = "its size, beginning and end are what they were"
+        log.warning("note: %s was written anew since it was read; %s: if the rest is not, --overwrite", path, same)
     set_names(record, fresh.settings["text_column"])
     if has_more(record, fresh.inputs):
         record.state.is_exhausted = False

@@ -34,10 +34,13 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
     check_lengths(record)
     for name, expected in sorted(state.outputs.items()):
         path = folder / name
-        if name == META_NAME:
-            _check_hash(path, hashlib.sha256(path.read_bytes()).hexdigest(), expected)
-            continue
-        largest, n_eot_here = _check_ids(path, expected, record, cancel)
+        try:
+            if name == META_NAME:
+                _check_hash(path, hashlib.sha256(path.read_bytes()).hexdigest(), expected)
+                continue
+            largest, n_eot_here = _check_ids(path, expected, record, cancel)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
         n_eot += n_eot_here if name in parts else 0
         lines.append(f"{path}: {expected['tokens']:,} tokens, largest id {largest}, SHA-256 as recorded")
     n_expected, per_document = state.n_documents, 2 if record.settings["eot"] == "both" else 1

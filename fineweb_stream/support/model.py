@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .redact import shown
+from .redact import as_word, shown
 
 STDIN = "-"
 """What standard input is called among the inputs."""
@@ -95,11 +95,13 @@ def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool
     '--text-column body (fields of text: body)'
     >>> name_hint("text", ["body", "id"], "fields of text", is_first=False)
     '--text-column text,NAME takes the first that is there (fields of text: body, id)'
+    >>> name_hint("text", ["-t"], "fields of text", is_first=True)
+    '--text-column=-t (fields of text: -t)'
     """
     name, among = others[0] if len(others) == 1 else "NAME", f"({what}: {', '.join(others) or 'none'})"
-    if is_first:
-        return f"--text-column {name} {among}"
-    return f"--text-column {text_column},{name} takes the first that is there {among}"
+    column = as_word(name if is_first else f"{text_column},{name}")
+    option = f"--text-column={column}" if column.startswith("-") else f"--text-column {column}"
+    return f"{option} {among}" if is_first else f"{option} takes the first that is there {among}"
 
 
 class Change(NamedTuple):

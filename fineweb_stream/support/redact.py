@@ -57,7 +57,11 @@ def quoted(text: str) -> str:
     >>> quoted("data/corpus"), quoted("data/my corpus")[1:-1], quoted("-c.txt")
     ('data/corpus', 'data/my corpus', './-c.txt')
     """
-    text = f"./{text}" if text.startswith("-") else text
+    return as_word(f"./{text}" if text.startswith("-") else text)
+
+
+def as_word(text: str) -> str:
+    """Return any text as one word for a shell."""
     if os.name != "nt":
         return shlex.quote(text)
     from subprocess import list2cmdline

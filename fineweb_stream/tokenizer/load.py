@@ -110,9 +110,9 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a vocabulary's file; `InputError` for one that is missing or no such file."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+                message = f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer"
+                raise InputError(message, "name its tokenizer.json")
+            return file.read()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "--tokenizer names a file, a folder or a tokenizer") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer", "name its tokenizer.json")
-    return data

@@ -22,6 +22,9 @@ from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """What an end-of-text is called, where no `tokenizer_config.json` says it."""
 
+NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
+"""Bytes that no text has: a vocabulary may do without them."""
+
 
 @functools.lru_cache(maxsize=4)
 def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
@@ -103,6 +106,12 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
         )
     if any(step.get("add_prefix_space") for step in _steps(content)):
         raise InputError(f"{path}: it puts a space before each text", "set add_prefix_space to false in it")
+    lost = [name for name, byte in bytes_by_name().items() if name not in vocab and byte not in NOT_IN_UTF8]
+    if lost:
+        raise InputError(
+            f"{path}: no token for {len(lost)} of the bytes that texts have: what has one would be lost",
+            "train it with initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()",
+        )
     if model.get("dropout"):
         raise InputError(f"{path}: it leaves out merges at random, another time others", "set dropout to null in it")
     return content  # type: ignore[no-any-return]
