@@ -153,10 +153,9 @@ def read(block: Block) -> Batch:
     try:
         return _read(block)
     except RecordError as error:
-        ways = [error.hint] if error.hint else []
-        if _leaves_some(block, isinstance(error, TooLargeError)):
-            ways.append(f"skip such {block.source.unit}s with --skip-bad")
-        raise type(error)(error.record, error.byte, error.message, ", or ".join(ways)) from None
+        is_way = _leaves_some(block, isinstance(error, TooLargeError))
+        way = f", or skip such {block.source.unit}s with --skip-bad" if is_way else ""
+        raise type(error)(error.record, error.byte, error.message, error.hint + way) from None
 
 
 def _leaves_some(block: Block, is_large: bool) -> bool:
