@@ -57,10 +57,9 @@ def make_sources(
     if plain:
         return _plain_sources(inputs, options, val_ratio, n_val, val_at_end, network)
     kinds: dict[str, Any] = {"demo": Demo, "jsonl": JsonLines, "parquet": Parquet, "text": SeparatedText}
-    firsts = [0] * n_val + [n_val] * (len(inputs) - n_val)
     return [
-        kinds[input.format](number, input, options, network=network, first=first)
-        for number, (input, first) in enumerate(zip(inputs, firsts, strict=True))
+        kinds[input.format](number, input, options, network=network, first=n_val if number >= n_val else 0)
+        for number, input in enumerate(inputs)
     ]
 
 
