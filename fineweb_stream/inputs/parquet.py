@@ -293,37 +293,32 @@ def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
 
 
 class Chunks(NamedTuple):
-    """What a block's worker needs of a file: its footer, row groups, and the bytes of their text columns.
+    """What a block's worker needs of a file: its footer, row groups, and where the bytes of their text columns are.
 
-    `ranges` are where those are; `data` are what they hold, where they were fetched.
+    `fetched` is which ranges were fetched, these among them, and what they hold.
     """
 
     footer: Footer
     groups: range
     ranges: list[tuple[int, int]]
-    data: list[Data | memoryview] | None = None
+    fetched: tuple[list[tuple[int, int]], Sequence[Data]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let another process have its own bytes, not all that came with them."""
-        data = self.data and [bytes(part) for part in self.data]
-        return Chunks, (self.footer, self.groups, self.ranges, data)
-
-    def out_of(self, ranges: list[tuple[int, int]], data: Sequence[Data]) -> Chunks:
-        """Return it with its part of what was fetched for several, which is not copied."""
-        fetched = _Fetched(0, ranges, data)
-        return self._replace(data=[fetched.find(*range) for range in self.ranges])
+        own = self.fetched and [bytes(_Fetched(0, *self.fetched).find(*range)) for range in self.ranges]
+        return Chunks, (self.footer, self.groups, self.ranges, own and (self.ranges, own))
 
     def open(self, source: Parquet) -> BinaryIO:
         """Open the file, or what was fetched of it."""
-        if self.data is None:
+        if not self.fetched:
             return open_file(source.input, source.network)
-        return cast(BinaryIO, _Fetched(source.input.size, self.ranges, self.data))
+        return cast(BinaryIO, _Fetched(source.input.size, *self.fetched))
 
 
 class _Fetched(RangedFile):
     """A file of which only some ranges are here; `OSError` for a byte that is in none."""
 
-    def __init__(self, size: int, ranges: list[tuple[int, int]], data: Sequence[Data | memoryview]) -> None:
+    def __init__(self, size: int, ranges: list[tuple[int, int]], data: Sequence[Data]) -> None:
         super().__init__(size)
         self._ranges = ranges
         self._data = data

@@ -149,7 +149,7 @@ def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[
         return [fetcher.web.fetch(file, *range) for range in ranges]
 
     def give(block: Block, chunks: Chunks, data: list[Data]) -> Block:
-        return replace(block, data=chunks.out_of(ranges, data))
+        return replace(block, data=chunks._replace(fetched=(ranges, data)))
 
     begin = functools.cache(lambda: fetcher.submit(fetch, priority=1 + source.number))
     end = ranges[0][0] if ranges else 0
