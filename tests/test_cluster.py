@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
 import json
 import logging
 import os
@@ -48,9 +46,6 @@ def needs_dask() -> None:
     pytest.importorskip("distributed", reason='Dask is not installed: pip install "distributed"')
 
 
-# Adapter: with `prepare(cluster=...)` the first branch is all that is used.
-
-
 def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **options: object) -> Result:
     """Run `prepare` on a cluster; `slow` seconds are slept after each block the writer takes."""
     make_sources, absorb = job.make_sources, run.Run._absorb
@@ -62,24 +57,11 @@ def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **optio
         time.sleep(slow)
         return absorb(self, *args)
 
-    options = OPTIONS | options
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(job, "make_sources", small_blocks))
         stack.enter_context(mock.patch("fineweb_stream.cluster.client.GROUP_BYTES", 5000))
         stack.enter_context(mock.patch.object(run.Run, "_absorb", slowly))
-        if not address:
-            return prepare(inputs, out, **options)
-        if "cluster" in inspect.signature(prepare).parameters:
-            return prepare(inputs, out, cluster=address, **options)
-        sources = job.make_sources(job.find_inputs([str(inputs)]), ReadOptions())
-        cluster = stack.enter_context(connect(address, find_needs("tiktoken", sources)))
-
-        def map_blocks(_: object, encode: object, *args: object) -> object:
-            keywords = {k: v for k, v in encode.keywords.items() if k != "cancel"}
-            return cluster.map_blocks(functools.partial(encode.func, **keywords), *args)
-
-        stack.enter_context(mock.patch.object(run, "map_ordered", map_blocks))
-        return prepare(inputs, out, executor=object(), **options)
+        return prepare(inputs, out, cluster=address or None, **OPTIONS | options)
 
 
 class Dask:
