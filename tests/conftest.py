@@ -50,9 +50,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is slow comes first in each of the rows that xdist hands out, of which only the last tests go elsewhere."""
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    quick = [item for item in items if not item.get_closest_marker("slow")]
+    """In each of the rows that xdist hands out modules with slow tests come first: none is left for the end."""
+    modules = {item.path for item in items if item.get_closest_marker("slow")}
+    slow, quick = ([item for item in items if (item.path in modules) == is_slow] for is_slow in (True, False))
     items.clear()
     for n_rows in range(int(getattr(config, "workerinput", {}).get("workercount", 1)), 0, -1):
         n_slow = len(slow) // n_rows
