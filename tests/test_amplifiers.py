@@ -6,7 +6,9 @@ the run itself has on record.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import itertools
 import json
 import lzma
 import random
@@ -220,30 +222,28 @@ class Ran(NamedTuple):
 
 
 def run_watched(folder: Path, *arguments: str) -> Ran:
-    """Run prepare.py and look at its memory a hundred times a second."""
+    """Run prepare.py and look at its memory a hundred times a second, and ten times whose that is."""
     with (folder / "said").open("w+", encoding="utf-8") as said:
         out = [] if "--out" in arguments else ["--out", "out"]
         command = [sys.executable, str(ROOT / "prepare.py"), *arguments, *out]
         program = subprocess.Popen(command, stdout=said, stderr=said, cwd=folder)
-        peak = 0
+        peak, root = 0, psutil.Process(program.pid)
+        tree = [root]
         try:
-            while program.poll() is None:
-                peak = max(peak, _private(program.pid))
+            for i in itertools.count():
+                if program.poll() is not None:
+                    break
+                with contextlib.suppress(psutil.Error):
+                    if i % 10 == 0:
+                        tree = [root, *root.children(recursive=True)]
+                    infos = [one.memory_info() for one in tree]
+                    peak = max(peak, sum(info.rss - getattr(info, "shared", 0) for info in infos))
                 time.sleep(0.01)
         finally:
             program.kill()
             program.wait()
         said.seek(0)
         return Ran(program.returncode, said.read(), peak)
-
-
-def _private(pid: int) -> int:
-    try:
-        process = psutil.Process(pid)
-        infos = [one.memory_info() for one in (process, *process.children(recursive=True))]
-    except psutil.Error:
-        return 0
-    return sum(info.rss - getattr(info, "shared", 0) for info in infos)
 
 
 @pytest.fixture(scope="module", params=AMPLIFIERS)
