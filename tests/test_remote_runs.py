@@ -226,6 +226,7 @@ def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> No
     assert outputs(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 def test_leaving_at_max_tokens_is_clean(server, hub_folder, tmp_path) -> None:
     """Twenty times from a large source, each farther than the last: exact, exit 0 and soon, and no request goes on.
 
