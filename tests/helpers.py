@@ -1,14 +1,21 @@
-"""Oracles: what the outputs must be, said in the plainest way."""
+"""Oracles: what the outputs must be, said in the plainest way; and runs that are cut up, or whose system is another."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import tiktoken
 
+from fineweb_stream import Result, prepare
+from fineweb_stream.pipeline import job
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 
@@ -63,3 +70,28 @@ def write_parquet(path: Path, documents: Sequence[str], row_group_size: int = 10
 def outputs(folder: Path) -> dict[str, bytes]:
     """Every .bin file of a folder, by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.bin"))}
+
+
+@contextlib.contextmanager
+def in_blocks(block_bytes: int) -> Iterator[None]:
+    """Cut inputs into blocks of another size."""
+
+    def make_sources(*args: object) -> list[object]:
+        return [replace(source, block_bytes=block_bytes) for source in real(*args)]
+
+    real = job.make_sources
+    with mock.patch.object(job, "make_sources", make_sources):
+        yield
+
+
+def prepare_in_blocks(block_bytes: int, inputs: object, out: Path, **options: object) -> Result:
+    """As `prepare`, with blocks of another size."""
+    with in_blocks(block_bytes):
+        return prepare(inputs, out, quiet=True, **options)
+
+
+class System:
+    """Stands in for `os` in a module: what a subclass has is done its way."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)

@@ -28,7 +28,7 @@ from fineweb_stream.pipeline.schedule import Window, WorkerError
 from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.support.model import ReadOptions
 
-from .helpers import outputs, write_jsonl, write_parquet
+from .helpers import in_blocks, outputs, write_jsonl, write_parquet
 from .hub_server import HubServer
 
 ROOT = Path(__file__).parents[1]
@@ -48,17 +48,14 @@ def needs_dask() -> None:
 
 def prepare_on(address: str, inputs: object, out: Path, slow: float = 0, **options: object) -> Result:
     """Run `prepare` on a cluster; `slow` seconds are slept after each block the writer takes."""
-    make_sources, absorb = job.make_sources, run.Run._absorb
-
-    def small_blocks(*args: object) -> list[object]:
-        return [dataclasses.replace(source, block_bytes=2000) for source in make_sources(*args)]
+    absorb = run.Run._absorb
 
     def slowly(self: object, *args: object) -> bool:
         time.sleep(slow)
         return absorb(self, *args)
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(job, "make_sources", small_blocks))
+        stack.enter_context(in_blocks(2000))
         stack.enter_context(mock.patch("fineweb_stream.cluster.client.GROUP_BYTES", 5000))
         stack.enter_context(mock.patch.object(run.Run, "_absorb", slowly))
         return prepare(inputs, out, cluster=address or None, **OPTIONS | options)

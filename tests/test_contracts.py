@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import itertools
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fineweb_stream import Result, iter_ids, prepare
-from fineweb_stream.pipeline import job
+from fineweb_stream import iter_ids, prepare
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
-from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot, write_jsonl, write_parquet
+from .helpers import (
+    both_splits,
+    document_ids,
+    outputs,
+    prepare_in_blocks,
+    read_ids,
+    split_at_eot,
+    write_jsonl,
+    write_parquet,
+)
 from .strategies import documents, texts
 
 FORMATS = ("jsonl", "parquet", "separated")
 SEPARATOR = "\n<|SEP|>\n"
-
-
-def prepare_in_blocks(block_bytes: int, inputs: object, out: Path, **options: object) -> Result:
-    """As `prepare`, with blocks of another size."""
-
-    def make_sources(*args: object) -> list[object]:
-        return [dataclasses.replace(source, block_bytes=block_bytes) for source in real(*args)]
-
-    real = job.make_sources
-    with mock.patch.object(job, "make_sources", make_sources):
-        return prepare(inputs, out, quiet=True, **options)
 
 
 def write_documents(kind: str, folder: Path, docs: list[str]) -> tuple[Path, dict[str, str]]:

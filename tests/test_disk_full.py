@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import gzip
 import os
@@ -22,11 +21,11 @@ import pytest
 from fineweb_stream import cli
 from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.pipeline import job, run
+from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import DiskError
 
 from .conftest import ROOT
-from .helpers import write_jsonl
+from .helpers import System, in_blocks, write_jsonl
 
 DISK_BYTES = 4 << 20
 
@@ -55,7 +54,7 @@ def fill(folder: Path) -> None:
             file.write(bytes(4096))
 
 
-class Filler:
+class Filler(System):
     """Stands in for `os` in `files.py`: fills the file system before the n-th write to a file of some name."""
 
     def __init__(self, folder: Path, point: str) -> None:
@@ -64,9 +63,6 @@ class Filler:
         self._name, self._left = re.compile(name), int(n)
         self._open: dict[int, str] = {}
         self.record = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
 
     def open(self, path: Path, *args: int) -> int:
         fd = os.open(path, *args)
@@ -109,19 +105,19 @@ def make_corpus(folder: Path) -> Path:
 
 
 @pytest.fixture(params=[False, True], ids=["shards merged", "shards kept"])
-def prepare(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def prepare(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., int]]:
     """Run the command line here, with small blocks."""
     path = make_corpus(tmp_path)
     arguments = ["--shard-tokens", "30000", "--val-ratio", "0.2", "--skip-bad", "--engine", "tiktoken"]
     arguments += ["--keep-shards"] * request.param
-    real = job.make_sources
-    monkeypatch.setattr(
-        job, "make_sources", lambda *args: [dataclasses.replace(one, block_bytes=30_000) for one in real(*args)]
-    )
     monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
-    return lambda out, *more: cli.main([str(path), "--out", str(out), *arguments, *more])
+    with in_blocks(30_000):
+        yield lambda out, *more: cli.main([str(path), "--out", str(out), *arguments, *more])
 
 
+@pytest.mark.slow
 def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsys) -> None:
     """Filled before a write of any kind: exit 4, the record as it was or newer, the same bytes in the end."""
     assert prepare(tmp_path / "expected") == 0
@@ -157,7 +153,7 @@ def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsy
 def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:
     """The system may take less than it was given (signals, quotas, 2 GiB): every byte is written all the same."""
 
-    class ShortWrites:
+    class ShortWrites(System):
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
 

@@ -15,8 +15,7 @@ from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files.documents import write_index
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
-from .helpers import outputs, read_ids, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import outputs, prepare_in_blocks, read_ids, write_jsonl
 from .test_resume import DOCS, prepare_some
 
 SIDES = {"after": ([], [EOT_ID]), "before": ([EOT_ID], []), "both": ([EOT_ID], [EOT_ID])}

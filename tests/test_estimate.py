@@ -19,8 +19,7 @@ from fineweb_stream.output import files
 from fineweb_stream.pipeline.job import find_inputs, make_sources
 from fineweb_stream.support.model import ReadOptions
 
-from .helpers import write_jsonl, write_parquet
-from .test_contracts import prepare_in_blocks
+from .helpers import prepare_in_blocks, write_jsonl, write_parquet
 
 DOCS = [f"Document number {i} of some, " + "with a few words in it. " * (1 + i * 7 % 23) for i in range(4000)]
 NOT_FOR_IT = {"index", "dry_run", "cluster", "executor", "quiet"}

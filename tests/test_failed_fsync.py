@@ -13,22 +13,18 @@ from fineweb_stream import cli
 from fineweb_stream.output import files
 from fineweb_stream.pipeline import run
 
-from .helpers import outputs, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import System, outputs, prepare_in_blocks, write_jsonl
 
 DOCS = [f"Document {i}: " + f"some words of number {i} " * 20 for i in range(300)]
 OPTIONS: dict[str, Any] = {"shard_tokens": 20_000, "engine": "tiktoken", "workers": 1, "val_ratio": 0.2}
 
 
-class LosingFsync:
+class LosingFsync(System):
     """Stands in for `os` in `files.py`: the n-th fsync fails, and zeros replace what it covered, as Linux may do."""
 
     def __init__(self, n: int) -> None:
         self.n_left = n
         self._durable: dict[int, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
 
     def open(self, path: Path, *args: int) -> int:
         fd = os.open(path, *args)

@@ -29,8 +29,8 @@ from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.token_files.open import find_paths
 from fineweb_stream.token_files.summary import decode, summarize
 
-from .helpers import read_ids, write_jsonl
-from .test_contracts import FORMATS, prepare_in_blocks, write_documents
+from .helpers import prepare_in_blocks, read_ids, write_jsonl
+from .test_contracts import FORMATS, write_documents
 from .test_resume import DOCS, prepare_some
 
 HEADED = ("llmc", "npy")

@@ -212,7 +212,7 @@ def slow(self, *args):
         time.sleep(60)
     return absorb(self, *args)
 run.Run._absorb, run.COMMIT_SECONDS = slow, 0.0
-from tests.test_contracts import prepare_in_blocks
+from tests.helpers import prepare_in_blocks
 from pathlib import Path
 prepare_in_blocks(2000, {str(corpus_path)!r}, Path({str(tmp_path / "out")!r}), shard_tokens=1500, engine="tiktoken")
 """

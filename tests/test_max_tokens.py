@@ -18,8 +18,7 @@ from fineweb_stream.output.own import CHANGES_NAME
 from fineweb_stream.output.verify import verify
 from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 
-from .helpers import outputs, read_ids, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import outputs, prepare_in_blocks, read_ids, write_jsonl
 from .test_resume import OPTIONS, prepare_some
 
 DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(900)]

@@ -17,8 +17,7 @@ from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files.summary import summarize
 
 from .consumers.readers import READERS
-from .helpers import write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import prepare_in_blocks, write_jsonl
 from .test_layouts import files
 from .test_resume import DOCS, prepare_some
 

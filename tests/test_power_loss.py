@@ -23,8 +23,7 @@ import pytest
 from fineweb_stream.output import files, lock, shuffle, spool
 from fineweb_stream.pipeline import plan, run
 
-from .helpers import write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import System, prepare_in_blocks, write_jsonl
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no fsync of folders, other calls")
 
@@ -54,14 +53,11 @@ class Disk:
         self.log.append(Step(what, inode, name, data, at))
 
 
-class RecordingOs:
+class RecordingOs(System):
     """Stands in for `os` in `files.py`: does what it is told, and takes down what changes the folder."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
 
     def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
         fd, d = os.open(path, flags, mode), self._disk

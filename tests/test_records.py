@@ -33,8 +33,7 @@ from fineweb_stream.remote.hub import may_stand_for
 from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.support.model import Input, ReadOptions
 
-from .helpers import outputs, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import outputs, prepare_in_blocks, write_jsonl
 from .test_resume import DOCS, OPTIONS, prepare_some
 
 

@@ -19,8 +19,7 @@ from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
 
 from .consumers.readers import READERS
-from .helpers import read_ids, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import prepare_in_blocks, read_ids, write_jsonl
 from .test_layouts import read_llmc, read_npy
 from .test_resume import prepare_some
 

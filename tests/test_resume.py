@@ -10,7 +10,6 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from fineweb_stream import cli, prepare
 from fineweb_stream.inputs.storage import InputFile
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
-from fineweb_stream.pipeline import job, plan, run
+from fineweb_stream.pipeline import plan, run
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.tokenizer import encoder
 
-from .helpers import outputs, write_jsonl
-from .test_contracts import FORMATS, prepare_in_blocks, write_documents
+from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
+from .test_contracts import FORMATS, write_documents
 
 DOCS = [f"Document {i}: it's {'very ' * (i % 17)}short, 漢字 and all." for i in range(400)]
 OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken"}
@@ -395,15 +394,14 @@ def panicking(function: Callable[..., Any], n: int, error: type[BaseException]) 
 def test_any_other_exception(place: str, error: type[BaseException], corpus_path, tmp_path, capsys) -> None:
     """Exit 1 soon, one line with the file and the place, the traceback in prepare.log, the same bytes afterwards."""
     arguments = [str(corpus_path), "--out", str(tmp_path / "out"), *ARGUMENTS]
-    real, start = job.make_sources, time.monotonic()
+    start = time.monotonic()
     owner, name, n = {
         "in a worker": (encoder.Encoder, "encode_utf8", 9),
         "while planning": (InputFile, "block", 9),
         "while writing": (run.Run, "_absorb", 5),
     }[place]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fineweb_stream.pipeline.plan.sample", lambda *args: None)  # it calls the encoder too
-        patch.setattr(job, "make_sources", lambda *args: [replace(one, block_bytes=2000) for one in real(*args)])
+    with pytest.MonkeyPatch.context() as patch, in_blocks(2000):
+        patch.setattr(plan, "sample", lambda *args: None)  # it calls the encoder too
         patch.setattr(owner, name, panicking(getattr(owner, name), n, error))
         assert cli.main(arguments) == 1
     assert time.monotonic() - start < 10

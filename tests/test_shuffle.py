@@ -29,8 +29,7 @@ from fineweb_stream.pipeline import plan, run
 from fineweb_stream.support.errors import DiskError, InputError
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
-from .helpers import document_ids, outputs, read_ids, split_at_eot, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import System, document_ids, outputs, prepare_in_blocks, read_ids, split_at_eot, write_jsonl
 from .test_failed_fsync import LosingFsync
 
 DOCS = [f"Document {i}: " + f"some words of number {i} " * (i % 23) for i in range(400)]
@@ -207,14 +206,11 @@ def test_plain_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "shuffling" in capsys.readouterr().out
 
 
-class Dying:
+class Dying(System):
     """Stands in for `os` in `files.py`: at the n-th change of the disk the process is dead, and changes no more."""
 
     def __init__(self, n: int) -> None:
         self.n_left = n
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
 
     def count(self) -> None:
         self.n_left -= 1

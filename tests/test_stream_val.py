@@ -13,8 +13,7 @@ import pytest
 from fineweb_stream.inputs import standard_input
 from fineweb_stream.output.manifest import read_record
 
-from .helpers import outputs
-from .test_contracts import prepare_in_blocks
+from .helpers import outputs, prepare_in_blocks
 from .test_resume import prepare_some
 
 TEXT = "".join(f"Line {i} has some words, naïve ones, 漢字 and all{'.' * (i % 5)}\n" for i in range(120)).encode()

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from fineweb_stream import cli, prepare
 from fineweb_stream.support.errors import InputError
 
-from .helpers import outputs, read_ids, write_jsonl
+from .helpers import outputs, prepare_in_blocks, read_ids, write_jsonl
 from .strategies import texts
-from .test_contracts import prepare_in_blocks
 from .test_resume import OPTIONS, prepare_some
 
 TEXT = "".join(f"Line {i} has some words, naïve ones, 漢字 and all{'.' * (i % 5)}\n" for i in range(120))

@@ -23,8 +23,8 @@ from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
-from .helpers import document_ids, outputs, read_ids, split_at_eot, write_jsonl
-from .test_contracts import FORMATS, prepare_in_blocks, write_documents
+from .helpers import document_ids, outputs, prepare_in_blocks, read_ids, split_at_eot, write_jsonl
+from .test_contracts import FORMATS, write_documents
 from .test_resume import DOCS, OPTIONS, prepare_some
 
 KINDS = (*FORMATS, "text", "gz")

@@ -18,8 +18,7 @@ from fineweb_stream.output import files
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import Interrupted, PrepareError
 
-from .helpers import outputs, write_jsonl
-from .test_contracts import prepare_in_blocks
+from .helpers import outputs, prepare_in_blocks, write_jsonl
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and pipes")
 
