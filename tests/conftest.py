@@ -114,11 +114,12 @@ def run_program(
         if options:
             return run_process(*arguments, **options)
         capfd.readouterr()
+        command = ["prepare.py", *with_out(arguments)]
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
-            patch.setattr(sys, "argv", ["prepare.py", *with_out(arguments)])
+            patch.setattr(sys, "argv", command)
             status = cli.main(folder=ROOT)
-        return subprocess.CompletedProcess(sys.argv, status, *capfd.readouterr())
+        return subprocess.CompletedProcess(command, status, *capfd.readouterr())
 
     return run
 
