@@ -18,7 +18,6 @@ from .files import Check
 from .manifest import Record
 from .own import CHANGES_NAME, TRAIN_NAME, check_own, looks_own
 from .shards import give_name, shard_path
-from .state import State
 
 
 def merge(record: Record, commit: Check, check: Check) -> None:
@@ -88,7 +87,11 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
     folder, state, keep_shards = record.folder, record.state, record.keeps_shards
     target = folder / TRAIN_NAME
     if not keep_shards and not state.base_shards:
-        _take_first(folder, state, commit)
+        if state.merged_shards == 0:  # the first shard becomes the beginning of train.bin
+            if shard_path(folder, 0).exists():
+                files.replace(shard_path(folder, 0), files.part_path(target, state.run))
+            state.merged_shards = 1
+            commit()
         if len(sizes) == 1:
             return state.shard_sha256[0], state.shard_heads[0]
     n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
@@ -111,15 +114,6 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
             if not keep_shards:
                 _remove(folder, range(number, number + 1))
         return part.sha256, part.head
-
-
-def _take_first(folder: Path, state: State, commit: Check) -> None:
-    """Let the first shard become the beginning of train.bin."""
-    if state.merged_shards == 0:
-        if shard_path(folder, 0).exists():
-            files.replace(shard_path(folder, 0), files.part_path(folder / TRAIN_NAME, state.run))
-        state.merged_shards = 1
-        commit()
 
 
 def _remove(folder: Path, numbers: range) -> None:

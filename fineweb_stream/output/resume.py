@@ -73,7 +73,8 @@ def open_record(
     else:
         inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
         refused, notes = compare(record, settings, inputs, place_hash)
-        makes_way = bool(refused) and _is_demo(record)
+        is_demo = record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
+        makes_way = bool(refused) and is_demo
         refusal = None if makes_way else _refuse(record, max_tokens, inputs, refused)
         if not (refusal or makes_way or (overwrite and record.state.status == DONE)):
             return _continued(record, fresh, notes, dry_run)
@@ -229,10 +230,6 @@ def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -
         record.state.is_exhausted = False
     record.inputs, record.names = fresh.inputs, fresh.names
     return record
-
-
-def _is_demo(record: Record) -> bool:
-    return record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
 
 
 def _refuse(record: Record, max_tokens: int | None, inputs: list[Input], refused: list[str]) -> InputError | None:

@@ -62,11 +62,11 @@ def made_by(path: Path) -> MadeBy:
 
     Raises `InputError` for a manifest that does not say it as a run does.
     """
-    content = read_run(path) if is_output(path.name) else None
-    if content is None:
-        return BY_GPT2
+    content = (read_run(path) if is_output(path.name) else None) or {}
     found, about = content.get("settings"), content.get("tokenizer", {})
-    settings: dict[str, Any] = GPT2_SETTINGS | {"eot": "after"} | (found if isinstance(found, dict) else {})
+    if not isinstance(found, dict):
+        return BY_GPT2
+    settings: dict[str, Any] = GPT2_SETTINGS | {"eot": "after"} | found
     name, n_ids, eot_id = settings["tokenizer"], settings["n_ids"], settings["eot_id"]
     is_sound = (
         isinstance(name, str)

@@ -57,30 +57,31 @@ def find_paths(path: str | os.PathLike[str], split: str = "train") -> list[Path]
         raise InputError(f"no such split: {split!r}", "train or val")
     if not path.is_dir():
         return [path]
-    if split == "val":
-        return [_find_val(path)]
-    whole = path / TRAIN_NAME
-    return [whole] if whole.exists() else _find_shards(path)
-
-
-def _find_val(folder: Path) -> Path:
-    paths = [folder / layout.val_name for layout in LAYOUTS.values()]
-    for path in paths:
-        if path.exists():
-            return path
-    if unfinished := _not_finished(paths):
+    begun = [layout.val_name if split == "val" else layout.shard_name(0) for layout in LAYOUTS.values()]
+    wholes = begun if split == "val" else [TRAIN_NAME]
+    for name in wholes:
+        if (path / name).exists():
+            return [path / name]
+    if split == "train" and (shards := _find_shards(path)):
+        return shards
+    if unfinished := _not_finished(path, [*wholes, *begun]):
         raise unfinished
-    return paths[0]
+    if split == "val":
+        return [path / wholes[0]]  # the error of it says what to do
+    raise InputError(
+        f"{path}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
+        f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {path}",
+    )
 
 
 def _find_shards(folder: Path) -> list[Path]:
-    """Return the paths of all shards, in order, and of what is too short to be one."""
+    """Return the paths of all shards, in order, and of what is too short to be one; none where there is no shard."""
     names = [path.name for path in folder.iterdir()]
     for layout in LAYOUTS.values():
         if numbers := {number for name in names if (number := layout.shard_number(name)) is not None}:
             break
     else:
-        raise _no_train(folder)
+        return []
     missing = min(set(range(len(numbers) + 1)) - numbers)
     if missing < len(numbers):
         raise InputError(
@@ -91,22 +92,14 @@ def _find_shards(folder: Path) -> list[Path]:
     return [folder / name for name in [*map(layout.shard_name, range(len(numbers))), *rest]]
 
 
-def _no_train(folder: Path) -> InputError:
-    paths = [folder / TRAIN_NAME, *(shard_path(folder, 0, layout) for layout in LAYOUTS.values())]
-    return _not_finished(paths) or InputError(
-        f"{folder}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
-        f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {folder}",
-    )
-
-
-def _not_finished(paths: list[Path]) -> InputError | None:
+def _not_finished(folder: Path, names: list[str]) -> InputError | None:
     """Return what to say where a run writes one of these files, or has been stopped; None where it does not."""
-    folder, saved = paths[0].parent, ""
-    where = next((path for path in paths if any(folder.glob(f"{path.name}*.part"))), None)
+    saved = ""
+    where = next((folder / name for name in names if any(folder.glob(f"{name}*.part"))), None)
     with contextlib.suppress(PrepareError):
         if (record := read_record(folder)) and record.state.status != DONE:
-            names = [*record.names[:3], *["..."] * (len(record.names) > 3)]
-            saved = f": {counted(record.state.n_tokens, 'token')} of {', '.join(names) or 'its inputs'} are saved"
+            inputs = [*record.names[:3], *["..."] * (len(record.names) > 3)]
+            saved = f": {counted(record.state.n_tokens, 'token')} of {', '.join(inputs) or 'its inputs'} are saved"
             where = folder
     if where is None:
         return None
