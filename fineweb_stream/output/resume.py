@@ -60,30 +60,26 @@ def open_record(
     )
     try:
         record = _find(fresh, [input.path for input in inputs if not input.is_remote], overwrite, dry_run)
+        if record is None:
+            return fresh
+        if record.state.status == ENCODING and not record.state.n_tokens and not record.state.old:
+            take_kept(record, fresh)
+        else:
+            inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
+            refused, notes = compare(record, settings, inputs, place_hash)
+            is_demo = record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
+            refusal = None if refused and is_demo else _refuse(record, max_tokens, inputs, refused)
+            if refusal and not overwrite:
+                raise refusal
+            if not (refusal or refused or (overwrite and record.state.status == DONE)):
+                return _continued(record, fresh, notes, dry_run)
+        if not dry_run:
+            clear(record)
     except InputError as error:
         if not dry_run:
             raise
-        _note(error)
-        return fresh
-    if record is None:
-        return fresh
-    refusal: InputError | None = None
-    if record.state.status == ENCODING and not record.state.n_tokens and not record.state.old:
-        take_kept(record, fresh)
-    else:
-        inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
-        refused, notes = compare(record, settings, inputs, place_hash)
-        is_demo = record.state.status == DONE and all(input.format == "demo" for input in record.inputs)
-        makes_way = bool(refused) and is_demo
-        refusal = None if makes_way else _refuse(record, max_tokens, inputs, refused)
-        if not (refusal or makes_way or (overwrite and record.state.status == DONE)):
-            return _continued(record, fresh, notes, dry_run)
-    if refusal and not overwrite:
-        if not dry_run:
-            raise refusal
-        _note(refusal)
-    elif not dry_run:
-        clear(record)
+        for line in f"note: {error}".split("\n"):
+            log.warning(line)
     return fresh
 
 
@@ -279,11 +275,6 @@ def check_lengths(record: Record) -> None:
                 f"{path}: missing or not {output['bytes']:,} bytes long, as {RECORD_NAME} says it is",
                 f"{'move it away, then ' * path.exists()}make it again with --overwrite",
             )
-
-
-def _note(error: InputError) -> None:
-    for line in f"note: {error}".split("\n"):
-        log.warning(line)
 
 
 def _few(differences: list[str]) -> list[str]:
