@@ -50,13 +50,12 @@ class ShardWriter:
         self._state = state
         self._layout = layout
         self._val = self._open(folder / layout.val_name, state.val_tokens)
-        self._shard: files.Part | None = None
         self._n_named = 0
         try:
             self.give_names()
-            self._open_shard(state.train_tokens - len(state.shard_sha256) * shard_tokens)
+            self._shard = self._open_shard(state.train_tokens - len(state.shard_sha256) * shard_tokens)
         except BaseException:
-            self.close()
+            self._val.close()
             raise
 
     def write_train(self, ids: Ids) -> bool:
@@ -64,13 +63,12 @@ class ShardWriter:
         self._state.train_tokens += len(ids)
         n_before = len(self._state.shard_sha256)
         while len(ids):  # a document may span many shards
-            assert self._shard
-            room = self._shard_tokens - self._shard.n_bytes // self._layout.id_bytes
+            room = self._shard_tokens - self._n_shard
             self._shard.write(ids[:room].data)
             ids = ids[room:]
             if len(ids) or room == 0:
                 self._complete_shard()
-                self._open_shard(0)
+                self._shard = self._open_shard(0)
         return len(self._state.shard_sha256) > n_before
 
     def write_val(self, ids: Ids) -> None:
@@ -87,7 +85,7 @@ class ShardWriter:
     def sync(self) -> None:
         """Make durable all that was written; the state may be recorded then."""
         self._state.parts = {}
-        for part in filter(None, (self._val, self._shard)):
+        for part in (self._val, self._shard):
             self._state.sync(part)
 
     def give_names(self) -> None:
@@ -103,19 +101,23 @@ class ShardWriter:
         self._state.has_rest = self._is_rest()
         self._complete_shard()
         self._val.write_header(self._layout.make_header(self._state.val_tokens))
-        self.sync()
+        self._state.parts = {}
+        self._state.sync(self._val)
         self.close()
         self._state.outputs[self._layout.val_name] = {"sha256": self._val.sha256, "head": self._val.head}
 
     def close(self) -> None:
         """Leave everything as it is."""
         self._val.close()
-        if self._shard:
-            self._shard.close()
+        self._shard.close()
 
-    def _open_shard(self, n_tokens: int) -> None:
-        number = len(self._state.shard_sha256)
-        self._shard = self._open(shard_path(self._folder, number, self._layout), n_tokens)
+    @property
+    def _n_shard(self) -> int:
+        """How many ids are in the shard that grows."""
+        return self._shard.n_bytes // self._layout.id_bytes
+
+    def _open_shard(self, n_tokens: int) -> files.Part:
+        return self._open(shard_path(self._folder, len(self._state.shard_sha256), self._layout), n_tokens)
 
     def _open(self, path: Path, n_tokens: int) -> files.Part:
         layout = self._layout
@@ -123,16 +125,13 @@ class ShardWriter:
 
     def _is_rest(self) -> bool:
         """Tell whether the last shard is too short for the layout's reader."""
-        assert self._shard
         if self._layout.is_merged or self._layout.is_spool or not self._state.shard_sha256:
             return False
-        return self._shard.n_bytes // self._layout.id_bytes < self._least_tokens <= self._shard_tokens
+        return self._n_shard < self._least_tokens <= self._shard_tokens
 
     def _complete_shard(self) -> None:
-        assert self._shard
-        self._shard.write_header(self._layout.make_header(self._shard.n_bytes // self._layout.id_bytes))
+        self._shard.write_header(self._layout.make_header(self._n_shard))
         self._shard.sync()
         self._shard.close()
         self._state.shard_sha256.append(self._shard.sha256)
         self._state.shard_heads.append(self._shard.head)
-        self._shard = None
