@@ -28,7 +28,8 @@ def merge(record: Record, commit: Check, check: Check) -> None:
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
     folder, state, layout = record.folder, record.state, record.layout
-    if "bytes" in state.outputs[layout.val_name]:  # stopped while the names were given
+    val = state.outputs[layout.val_name]
+    if "bytes" in val:  # stopped while the names were given
         if not record.keeps_shards:  # the power may have gone off before the last was deleted
             _remove(folder, range(state.base_shards, state.merged_shards))
         return
@@ -36,17 +37,18 @@ def merge(record: Record, commit: Check, check: Check) -> None:
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
     _name_shards(record, sizes)
-    n_tokens = {layout.val_name: state.val_tokens}
+
+    def add(name: str, n_tokens: int, sha256: str, head: str) -> None:
+        numbers = {"tokens": n_tokens, "bytes": layout.n_bytes(n_tokens)}
+        state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
+
     if layout.is_merged:
         check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
-        sha256, head = _join(record, sizes, commit, check)
-        n_tokens[TRAIN_NAME], state.outputs[TRAIN_NAME] = state.train_tokens, {"sha256": sha256, "head": head}
+        add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
     if record.keeps_shards:
-        for number, (sha256, head) in enumerate(zip(state.shard_sha256, state.shard_heads, strict=True)):
-            name = state.shard_name(number, layout)
-            n_tokens[name], state.outputs[name] = lengths[number], {"sha256": sha256, "head": head}
-    for name, n in n_tokens.items():
-        state.outputs[name] |= {"tokens": n, "bytes": layout.n_bytes(n)}
+        for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
+            add(state.shard_name(number, layout), *shard)
+    add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
     commit()  # what a name is given to is on record first
 
 
