@@ -28,7 +28,6 @@ from .own import (
     looks_own,
     orphans,
 )
-from .shards import shard_path
 from .state import DONE, ENCODING, State
 
 MAX_DIFFERENCES = 5
@@ -153,28 +152,21 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
         outputs={},
         old={name: entries[0] for name, entries in record.owned().items()},
     )
-    shard = shard_path(folder, n_complete, layout)
-    n_shard = (n_before - n_complete * shard_tokens) * layout.id_bytes
     if record.keeps_shards:
-        source, start = folder / before.shard_name(n_complete, layout), layout.header_bytes
+        source, start = before.shard_name(n_complete, layout), layout.header_bytes
     else:
-        source, start = folder / TRAIN_NAME, n_complete * shard_tokens * layout.id_bytes
-    _copy(state, source, start, shard, layout.header_bytes, n_shard, check)
-    val = folder / layout.val_name
-    _copy(state, val, layout.header_bytes, val, layout.header_bytes, state.val_tokens * layout.id_bytes, check)
-    changes = folder / CHANGES_NAME
-    _copy(state, changes, 0, changes, 0, state.changes_bytes, check)
+        source, start = TRAIN_NAME, n_complete * shard_tokens * layout.id_bytes
+    n_shard, header_bytes = n_before - n_complete * shard_tokens, layout.header_bytes
+    for name, first, target, room, n_bytes in (
+        (source, start, layout.shard_name(n_complete), header_bytes, n_shard * layout.id_bytes),
+        (layout.val_name, header_bytes, layout.val_name, header_bytes, state.val_tokens * layout.id_bytes),
+        (CHANGES_NAME, 0, CHANGES_NAME, 0, state.changes_bytes),
+    ):
+        if n_bytes:
+            with contextlib.closing(state.open_part(folder / target, header_bytes=room)) as part:
+                part.copy_from(folder / name, first, n_bytes, check)
+                state.sync(part)
     record.begin()
-
-
-def _copy(
-    state: State, source: Path, start: int, target: Path, header_bytes: int, n_bytes: int, check: files.Check
-) -> None:
-    """Make a file to go on with of `n_bytes` of one that stays."""
-    if n_bytes:
-        with contextlib.closing(state.open_part(target, header_bytes=header_bytes)) as part:
-            part.copy_from(source, start, n_bytes, check)
-            state.sync(part)
 
 
 def clear(record: Record) -> None:
