@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -150,8 +151,13 @@ def test_a_foreign_id_is_located(tmp_path: Path) -> None:
     write_tokens(shard_path(tmp_path, 0), [1] * 1000)
     write_tokens(shard_path(tmp_path, 1), [2] * 1500 + [50257, 65535])
     for look in (lambda: summarize(tmp_path), lambda: decode(tmp_path, 900, 9999)):
-        with pytest.raises(InputError, match=r"shard_0001.bin, token 1,500 \(byte 3,000\): id 50257.*end at 50256"):
+        with pytest.raises(InputError) as caught:
             look()
+        assert re.search(
+            r"shard_0001.bin, token 1,500 \(byte 3,000\): id 50257.*end at 50256", said := str(caught.value)
+        )
+        assert ", or another tokenizer or dtype made it: put the prepare.json of their run beside" in said
+        del caught  # its frames hold maps of the files
     assert decode(tmp_path, 2498, 2) == "##"
 
 
@@ -216,8 +222,10 @@ def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shutil.copy(out / "train.bin", alone)
     assert main(["inspect", str(alone)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert " of " not in said[0] and said[-1].startswith("assumed: ids of GPT-2, for there is no prepare.json")
-    assert said[-1].endswith("put that of the run beside the file, under the name that the run gave it")
+    assert " of " not in said[0] and said[-1].startswith("assumed: ids of GPT-2, for no prepare.json says")
+    assert said[-1].endswith(
+        "put the prepare.json of their run beside the file, and give it the name that it had there"
+    )
     shutil.copy(out / "prepare.json", alone.parent)
     assert main(["inspect", str(alone)]) == 0
     said = capsys.readouterr().out.splitlines()

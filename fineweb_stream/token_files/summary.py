@@ -28,7 +28,8 @@ from .open import find_paths
 LONG_TOKENS = 1024
 """GPT-2's context: no training sequence holds the whole of a longer document."""
 
-_WHOSE = "if another's: put that of the run beside the file, under the name that the run gave it"
+_WHOSE = f"put the {RECORD_NAME} of their run beside the file, and give it the name that it had there"
+_ASSUMED = f"assumed: ids of GPT-2, for no {RECORD_NAME} says whose they are; if they are another tokenizer's: {_WHOSE}"
 
 N_TOP, EXCERPT_CHARS = 10, 300
 EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
@@ -95,7 +96,7 @@ class Summary:
         if self.random:
             lines += [f"document {self.random.number:,}, at token {self.random.place:,}:", *_quote(self.random.text)]
         if self.made_by.is_assumed:
-            lines += [f"assumed: ids of GPT-2, for there is no {RECORD_NAME} that says whose they are; {_WHOSE}"]
+            lines += [_ASSUMED]
         return lines
 
     def _render_lengths(self) -> list[str]:
@@ -218,7 +219,7 @@ def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
         raise InputError(
             f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {made.shown}'s ids end at {made.n_ids - 1}",
             f"not a file of {made.shown} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or"
-            " dtype made it",
+            " dtype made it" + (f": {_WHOSE}" if made.is_assumed else ""),
         )
     return ids
 
