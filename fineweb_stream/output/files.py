@@ -384,46 +384,37 @@ class Part:
 
         Raises `PrepareError` where the other file has less.
         """
+        stop = start + n_bytes
         with disk_errors(self.path, n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
-            position, stop = start, start + n_bytes
-            while position < stop:
-                n = self._clone_some(file.fileno(), source, position, stop - position)
-                if not n:
-                    file.seek(position)
-                    data = file.read(min(COPY_BYTES, stop - position))
-                    if not data:
-                        raise changed(source, position, stop)
+            for data in read_pieces(source, start, stop):
+                if not self._clone(file.fileno(), start, data):
                     self.write(data)
-                    n = len(data)
-                position += n
+                start += len(data)
                 check()
+        if start < stop:
+            raise changed(source, start, stop)
 
-    def _clone_some(self, source_fd: int, source: Path, position: int, n_bytes: int) -> int:
-        """Let the system copy some; return how much now stands in the file as it stands in the other, 0 if it cannot.
+    def _clone(self, source_fd: int, position: int, data: bytes) -> bool:
+        """Let the system copy `data`, which stand in the other file; tell whether they stand in this one now.
 
         Some kernels and file systems end early, or leave zeros: a clone that is not the same is cut off again.
         """
         if not self._can_clone:
-            return 0
-        start = self._header_bytes + self.n_bytes
+            return False
+        start, n = self._header_bytes + self.n_bytes, 0
         try:
             os.lseek(source_fd, position, os.SEEK_SET)
-            n = os.copy_file_range(source_fd, self._fd, min(8 * COPY_BYTES, n_bytes))
+            n = os.copy_file_range(source_fd, self._fd, len(data))
         except OSError as error:
             if error.errno not in _NO_CLONE:
                 raise
-            n = 0
-        theirs = read_pieces(source, position, position + n)
-        for ours in read_pieces(self._part, start, start + n):
-            if ours != next(theirs, None):
-                break
-            self._count(ours)
-        n_good = self._header_bytes + self.n_bytes - start
-        if n == 0 or n_good < n:
-            self._can_clone = False
-            os.ftruncate(self._fd, start + n_good)
-            os.lseek(self._fd, 0, os.SEEK_END)
-        return n_good
+        if n == len(data) and b"".join(read_pieces(self._part, start, start + n)) == data:
+            self._count(data)
+            return True
+        self._can_clone = False
+        os.ftruncate(self._fd, start)
+        os.lseek(self._fd, 0, os.SEEK_END)
+        return False
 
     def close(self) -> None:
         """Leave the file as it is, under its temporary name."""
