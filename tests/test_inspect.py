@@ -232,6 +232,23 @@ def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert said[0].endswith(" of bytes, uint16") and not any("assumed: " in line for line in said)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        *({"settings": {name: []}} for name in ("tokenizer", "n_ids", "eot_id", "eot")),
+        *({"settings": {"n_ids": n}} for n in (0, -1, 1 << 32)),
+        {"settings": {}, "tokenizer": "bytes"},
+    ],
+    ids=str,
+)
+def test_an_odd_record_is_named(record: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A prepare.json whose settings no run writes is no reason for a traceback, nor for wrong text."""
+    write_tokens(tmp_path / "train.bin", [1, 2, EOT_ID])
+    (tmp_path / "prepare.json").write_text(json.dumps(record))
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "prepare.json: does not say which tokenizer made train.bin\n  is it damaged?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("n", [1, 5, 500])
 @pytest.mark.parametrize("suffix", [".bin", ".npy"])
 def test_an_index_is_no_token_file(n: int, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..output.manifest import GPT2_SETTINGS
 from ..output.own import MANIFEST_NAME, RECORD_NAME, is_output
+from ..output.state import is_count
 from ..support.errors import InputError
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.load import of_record
@@ -68,14 +69,8 @@ def made_by(path: Path) -> MadeBy:
         return BY_GPT2
     settings: dict[str, Any] = GPT2_SETTINGS | {"eot": "after"} | found
     name, n_ids, eot_id = settings["tokenizer"], settings["n_ids"], settings["eot_id"]
-    is_sound = (
-        isinstance(name, str)
-        and isinstance(settings["eot"], str)
-        and type(n_ids) is int
-        and 0 < n_ids < 1 << 32
-        and isinstance(about, dict)
-    )
-    if not is_sound or not (eot_id is None or type(eot_id) is int):
+    kinds = ((name, str), (settings["eot"], str), (about, dict), (eot_id, int | None))
+    if not is_count(n_ids, 1, 1 << 32) or not all(isinstance(value, kind) for value, kind in kinds):
         raise InputError(
             f"{path.parent / RECORD_NAME}: does not say which tokenizer made {path.name}", "is it damaged?"
         )
