@@ -25,7 +25,8 @@ from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 from .conftest import ROOT
-from .helpers import both_splits, document_ids, outputs, split_at_eot, write_jsonl, write_parquet
+from .helpers import both_splits, document_ids, outputs, prepare_in_blocks, split_at_eot, write_jsonl, write_parquet
+from .test_contracts import FORMATS, write_documents
 
 GOOD = [f"document number {i} with some words" for i in range(50)]
 
@@ -283,6 +284,27 @@ def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
         prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.inner.text", quiet=True)
     with pytest.raises(InputError, match=r"columns are: text, body, body\.url, body\.inner\.text"):
         prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.txt", quiet=True)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_records_with_invalid_utf8_are_skipped(reference, tmp_path, kind: str) -> None:
+    """By --skip-bad, in each format that has records: counted, with their place; all others are there."""
+    marks = ["café number 3" if i in (3, 40) else text for i, text in enumerate(GOOD)]
+    if kind == "parquet":
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        data = [text.encode().replace(b"\xc3\xa9", b"\xe9") for text in marks]
+        path, options = tmp_path / "c.parquet", {}
+        pq.write_table(pa.table({"text": pa.array(data, pa.binary())}), path)
+    else:
+        path, options = write_documents(kind, tmp_path, marks)
+        path.write_bytes(path.read_bytes().replace(b"\xc3\xa9", b"\xe9").replace(rb"\u00e9", b"\xe9"))
+    prepare_in_blocks(200, path, tmp_path / "out", skip_bad=True, val_ratio=0.1, **options)
+    expected = document_ids(reference, [text for text in marks if "café" not in text])
+    assert sorted(split_at_eot(both_splits(tmp_path / "out"))) == sorted(expected)
+    changes = [json.loads(line) for line in (tmp_path / "out" / "prepare.changes.jsonl").read_text().splitlines()]
+    unit = {"jsonl": "line", "parquet": "row", "separated": "document"}[kind]
+    assert [change["kind"] for change in changes] == ["skipped"] * 2
+    assert [re.search(rf"{unit} (\d+)", change["place"])[1] for change in changes] == ["4", "41"]
 
 
 @pytest.mark.parametrize("mode, kind, text", [("replace", "replaced", "caf\ufffd"), ("ignore", "left out", "caf")])

@@ -271,6 +271,20 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
         assert np.concatenate(list(iter_ids(made, text_column=column))).tolist() == expected
 
 
+def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
+    """What is made of a file there is read once that is out of the folder: the advice says so."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    write_jsonl(folder / "b.jsonl", DOCS)
+    (folder / "a.txt").write_bytes(PLAIN.encode("utf-16"))
+    with pytest.raises(InputError, match=r"iconv .*; then move the old one out of the folder") as caught:
+        find_inputs([str(folder)])
+    command = re.search(r"iconv [^;]*", caught.value.hint)
+    assert command and subprocess.run(command[0], shell=True, timeout=60).returncode == 0
+    (folder / "a.txt").rename(tmp_path / "a.txt")
+    assert len(find_inputs([str(folder)])) == 2
+
+
 @pytest.mark.parametrize("options", [{}, {"separator": "\n\n"}])
 def test_room_for_what_has_not_come_yet(tmp_path: Path, options: dict[str, str]) -> None:
     """A row of zero bytes behind a text, as in a file that is being fetched: named with its place, or read as it is."""

@@ -342,6 +342,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
         ("inputs/discover.py", "'remove it, or mend it'"),
+        ("inputs/discover.py", "{error.hint}; then move the old one out of the folder"),
         ("output/verify.py", '"check the file\'s permissions"'),
         ("output/manifest.py", "_CONTINUES"),
         ("output/resume.py", "put it back, or {start_over}"),

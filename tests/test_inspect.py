@@ -346,3 +346,10 @@ def test_a_short_or_odd_timeline_is_left_out(timeline: object) -> None:
     """Too few moments, or anything but samples of three numbers, counts as no timeline."""
     assert read_timeline({"state": {"timeline": timeline}}) is None
     assert read_timeline({"state": timeline}) is read_timeline({}) is read_timeline(None) is None
+
+
+def test_any_seed(tmp_path: Path) -> None:
+    """As --seed of a run, it may be below zero."""
+    write_jsonl(tmp_path / "c.jsonl", ["some words"] * 99)
+    prepare(tmp_path / "c.jsonl", tmp_path / "out", quiet=True)
+    assert summarize(tmp_path / "out", seed=-1).random

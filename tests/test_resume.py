@@ -499,6 +499,15 @@ def test_the_same_files_by_other_names(is_done: bool, tmp_path: Path, monkeypatc
         shutil.rmtree(tmp_path / "again")
 
 
+def test_another_order_is_said_to_be_that(tmp_path: Path) -> None:
+    """A file that was named, and not read yet, was there."""
+    paths = read_four(tmp_path / "in", "jsonl")
+    assert not prepare_some(paths, tmp_path / "out", 9, 500)
+    with pytest.raises(InputError) as caught:
+        prepare([paths[1], paths[0], *paths[2:]], tmp_path / "out", quiet=True, **OPTIONS)
+    assert "was not there" not in caught.value.message and "another order" in caught.value.message
+
+
 @pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])
 def test_a_file_that_was_written_anew_is_named(is_done: bool, tmp_path: Path, caplog) -> None:
     """Not all of it is compared: who has changed it in the midst learns what to type; who has only read it, nothing."""

@@ -153,6 +153,9 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: Rea
         try:
             text, found = repair(data, options.errors, 0, i)
         except RecordError as error:
+            if options.skip_bad:
+                changes.append(Change(i, None, "skipped", error.message))
+                continue
             raise RecordError(i, None, error.message, "--errors replace or --errors ignore") from None
         texts.append(text)
         if found:

@@ -315,7 +315,12 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         if info.st_size == 0 and is_named:
             raise InputError(f"{path}: the file is empty", "fetch it again, or leave it out")
         with path.open("rb") as file:
-            format, compression = look(str(path), file, asked)
+            try:
+                format, compression = look(str(path), file, asked)
+            except InputError as error:
+                if is_named or " > " not in error.hint:
+                    raise
+                raise InputError(error.message, f"{error.hint}; then move the old one out of the folder") from None
     except FileNotFoundError:
         if path.is_symlink():
             raise InputError(

@@ -12,7 +12,8 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator
 
-from ..support.model import Changes
+from ..support.errors import RecordError
+from ..support.model import Change, Changes
 from ..tokenizer.batch import join_bytes
 from .blocks import Batch, Block, Source
 from .decoding import BOM, has_zeros, is_utf8, normalized, repair
@@ -83,12 +84,19 @@ class SeparatedText(Records):
         texts: list[bytes] = []
         changes = Changes()
         is_valid = is_utf8(data) and is_utf8(self.separator) and not has_zeros(data)
-        for start, text in split(data, self.separator):
+        n_records = 0
+        for n_records, (start, text) in enumerate(split(data, self.separator), 1):
             if not is_valid:
-                text, replaced = repair(text, self.options.errors, offset + start, len(texts))
+                try:
+                    text, replaced = repair(text, self.options.errors, offset + start, n_records - 1)
+                except RecordError as error:
+                    if not self.options.skip_bad:
+                        raise
+                    changes.append(Change(error.record, error.byte, "skipped", error.message))
+                    continue
                 changes.extend(replaced)
             texts.append(normalized(text))
-        return Batch(*join_bytes(texts), len(data), len(texts), changes)
+        return Batch(*join_bytes(texts), len(data), n_records, changes)
 
 
 def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:

@@ -34,7 +34,7 @@ def compare(
         is_moved = _is_same_so_far(record, before_fixed[-1], inputs[behind], place_hash)
         if is_moved:
             before_fixed = [*before_fixed[:-1], now[behind]]
-    found = _differences(before_fixed, now_fixed, now, ": it was read already")
+    found = _differences(before_fixed, now_fixed, record.inputs, now, ": it was read already")
     refused += found
     notes = []
     before, names = names_of(record), names_now(record, settings["text_column"])
@@ -44,7 +44,7 @@ def compare(
     if is_moved:
         notes.append(f"the input {inputs[behind].shown} changed after the place that was reached")
     if not found:
-        notes += _differences(record.inputs[n_fixed:], now[n_fixed:], now[n_fixed:])
+        notes += _differences(record.inputs[n_fixed:], now[n_fixed:], record.inputs, now[n_fixed:])
     if not refused and notes and _val_would_move(record, now):
         refused.append("the share of the text that is val would change with the inputs' sizes")
     return refused, notes
@@ -114,16 +114,18 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
     return head == head_of(before.fingerprint) and place_hash(now, state.offset, n_bytes) == sha256
 
 
-def _differences(before: list[Input], now: list[Input], named: list[Input], why: str = "") -> list[str]:
-    """Say what is not the same in two rows of inputs; `named` are all that might have been meant.
+def _differences(
+    before: list[Input], now: list[Input], known: list[Input], named: list[Input], why: str = ""
+) -> list[str]:
+    """Say what is not the same in two rows of inputs; `known` are all that were there, `named` all that might be meant.
 
     `why` follows what is said of those that were there.
     """
     if len(before) == len(now) and all(map(_is_same, before, now)):
         return []
     was, here = ({input.path: input for input in inputs} for inputs in (before, now))
-    anywhere = {input.path for input in named}
-    found = [f"the input {path} was not there" for path in here if path not in was]
+    anywhere, before_anywhere = ({input.path for input in inputs} for inputs in (named, known))
+    found = [f"the input {path} was not there" for path in here if path not in before_anywhere]
     found += [f"the input {path} was there and is not named now{why}" for path in was if path not in anywhere]
     for path in here:
         if path in was and not _is_same(was[path], here[path]):

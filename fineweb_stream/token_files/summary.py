@@ -128,7 +128,7 @@ def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
     Raises `InputError` as `open_tokens` does, and for an id that the tokenizer does not have.
     """
     tokens = Tokens(find_paths(path))
-    tally, table = _Tally(np.random.default_rng(seed), tokens.made_by), tokens.made_by.tokenizer().token_bytes()
+    tally, table = _Tally(np.random.default_rng(seed % 2**64), tokens.made_by), tokens.made_by.tokenizer().token_bytes()
     for ids in tokens.iter_pieces():
         tally.add(_check(ids, tokens, tally.n_tokens))
     top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
