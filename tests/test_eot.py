@@ -97,7 +97,13 @@ def test_an_index_of_an_earlier_run_is_named(tmp_path: Path, capsys: pytest.Capt
     """Beside files in which it cannot be, the file to delete is said; then nothing more is."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     prepare(path, tmp_path / "out", quiet=True, index=True)
+    indexes = {index: index.read_bytes() for index in (tmp_path / "out").glob("*.index")}
     prepare(path, tmp_path / "out", eot="both", overwrite=True)
+    assert len(indexes) == 2 and not any(index.exists() for index in indexes)
+    for index, data in indexes.items():  # as from a backup
+        index.write_bytes(data)
+    capsys.readouterr()
+    prepare(path, tmp_path / "out", eot="both")
     said = capsys.readouterr().out
     for name in ("train.bin", "val.bin"):
         index = tmp_path / "out" / f"{name}.index"
