@@ -226,3 +226,11 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert write_index(path) == 1
     assert read_index(path) == [123_456_790]
     assert peak - before < 32 << 20
+
+
+def test_what_is_no_file_of_ids_gets_no_index(tmp_path: Path) -> None:
+    """As for inspect and decode: an id that the tokenizer has not is named, and nothing is written."""
+    (tmp_path / "odd.bin").write_bytes(b"\x01\x00\xff\xff")
+    with pytest.raises(InputError, match=r"odd\.bin, token 1 \(byte 2\): id 65535"):
+        write_index(tmp_path / "odd.bin")
+    assert not (tmp_path / "odd.bin.index").exists()

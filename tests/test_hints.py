@@ -472,7 +472,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/plot.py", "'leave out --plot'"),
         ("token_files/plot.py", "f\"these do: {', '.join(sorted(kinds))}\""),
         ("token_files/summary.py", ", --count at least 1"),
-        ("token_files/summary.py", ": it has an unknown header, or another tokenizer or dtype ma"),
+        ("token_files/joined.py", ": it has an unknown header, or another tokenizer or dtype ma"),
         ("token_files/documents.py", "'make them anew with --overwrite and without --eot'"),
     ],
     "A tokenizer's files, or an engine, have to be damaged or other than they say: test_tokenizers, test_encoder.": [

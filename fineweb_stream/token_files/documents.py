@@ -25,7 +25,7 @@ from ..support.errors import InputError
 from ..support.log import log
 from ..support.units import counted
 from ..tokenizer.ids import Ids
-from .joined import Tokens
+from .joined import Tokens, check_ids
 from .made_by import made_by
 from .open import find_paths
 
@@ -152,7 +152,7 @@ def name_orphans(folder: Path) -> None:
 def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
     place, eot_id = 0, _eot_id(tokens)
     for ids in tokens.iter_pieces():
-        yield np.flatnonzero(ids == eot_id) + (place + 1)
+        yield np.flatnonzero(check_ids(ids, tokens, place) == eot_id) + (place + 1)
         place += len(ids)
 
 

@@ -16,7 +16,7 @@ from ..support.errors import InputError
 from ..support.units import format_size
 from ..tokenizer.ids import Ids
 from .headers import find_ids
-from .made_by import MadeBy, made_by
+from .made_by import WHOSE, MadeBy, made_by
 
 PIECE_TOKENS = 1 << 19
 """1 MiB is read at a time: np.bincount is three times as fast on it as on 8 MiB, which the caches do not hold."""
@@ -178,6 +178,21 @@ class Tokens:
             is_here = numbers == number
             ids[is_here] = self._parts[number][places[is_here] - self.firsts[number]]
         return ids
+
+
+def check_ids(ids: Ids, tokens: Tokens, start: int) -> Ids:
+    """Return `ids`, which stand at `start`; raise `InputError` if one is not the tokenizer's."""
+    made = tokens.made_by
+    if ids.max() >= made.n_ids:
+        first = int(np.argmax(ids >= made.n_ids))
+        path, place = tokens.locate(start + first)
+        byte = tokens.starts[tokens.paths.index(path)] + place * tokens.dtype.itemsize
+        raise InputError(
+            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {made.shown}'s ids end at {made.n_ids - 1}",
+            f"not a file of {made.shown} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or"
+            " dtype made it" + (f": {WHOSE}" if made.is_assumed else ""),
+        )
+    return ids
 
 
 def map_ids(path: Path, made: MadeBy | None = None) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:

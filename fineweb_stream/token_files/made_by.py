@@ -17,6 +17,9 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.load import of_record
 from ..tokenizer.tokenizer import Tokenizer, id_dtype
 
+WHOSE = f"put the {RECORD_NAME} of their run beside the file, and give it the name that it had there"
+"""What to do where nothing says whose ids a file holds."""
+
 
 class MadeBy(NamedTuple):
     """What a reader needs to know of the tokenizer; `about` is what it is loaded by, `eot` where end-of-text stands.

@@ -21,15 +21,14 @@ from ..support.redact import escape
 from ..support.units import counted
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ends, Ids
-from .joined import Tokens
-from .made_by import BY_GPT2, MadeBy
+from .joined import Tokens, check_ids
+from .made_by import BY_GPT2, WHOSE, MadeBy
 from .open import find_paths
 
 LONG_TOKENS = 1024
 """GPT-2's context: no training sequence holds the whole of a longer document."""
 
-_WHOSE = f"put the {RECORD_NAME} of their run beside the file, and give it the name that it had there"
-_ASSUMED = f"assumed: ids of GPT-2, for no {RECORD_NAME} says whose they are; if they are another tokenizer's: {_WHOSE}"
+_ASSUMED = f"assumed: ids of GPT-2, for no {RECORD_NAME} says whose they are; if they are another tokenizer's: {WHOSE}"
 
 N_TOP, EXCERPT_CHARS = 10, 300
 EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
@@ -130,7 +129,7 @@ def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
     tokens = Tokens(find_paths(path))
     tally, table = _Tally(np.random.default_rng(seed % 2**64), tokens.made_by), tokens.made_by.tokenizer().token_bytes()
     for ids in tokens.iter_pieces():
-        tally.add(_check(ids, tokens, tally.n_tokens))
+        tally.add(check_ids(ids, tokens, tally.n_tokens))
     top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
     return Summary(
         name=tokens.name,
@@ -159,7 +158,7 @@ def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> st
             f"--start is from {-len(tokens)} to {len(tokens) - 1}, --count at least 1",
         )
     start %= len(tokens)
-    return _decode(_check(tokens[start : start + count], tokens, start), tokens)
+    return _decode(check_ids(tokens[start : start + count], tokens, start), tokens)
 
 
 class _Tally:
@@ -207,21 +206,6 @@ class _Tally:
         median, p90 = values[np.searchsorted(ranks * 10, [5 * self.n_documents, 9 * self.n_documents])].tolist()
         share_long = float(counts[values > LONG_TOKENS].sum() / self.n_documents)
         return Lengths(median, p90, self.longest, share_long, values, counts)
-
-
-def _check(ids: Ids, tokens: Tokens, start: int) -> Ids:
-    """Return `ids`, which stand at `start`; raise `InputError` if one is not the tokenizer's."""
-    made = tokens.made_by
-    if ids.max() >= made.n_ids:
-        first = int(np.argmax(ids >= made.n_ids))
-        path, place = tokens.locate(start + first)
-        byte = tokens.starts[tokens.paths.index(path)] + place * tokens.dtype.itemsize
-        raise InputError(
-            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {made.shown}'s ids end at {made.n_ids - 1}",
-            f"not a file of {made.shown} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or"
-            " dtype made it" + (f": {_WHOSE}" if made.is_assumed else ""),
-        )
-    return ids
 
 
 def _find_ends(ids: Ids, eot_id: int | None) -> Ends:
