@@ -239,7 +239,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="E",
         help="invalid UTF-8: strict (default), replace or ignore",
     )
-    add("--skip-bad", action="store_true", help="skip and count records that cannot be used")
+    add("--skip-bad", action="store_true", help="skip and count records, and parquet files, that cannot be used")
     add(
         "--engine",
         default="auto",
