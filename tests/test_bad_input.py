@@ -286,6 +286,18 @@ def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
         prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.txt", quiet=True)
 
 
+@pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
+def test_half_of_a_character_is_counted(reference, tmp_path, errors: str) -> None:
+    """A lone surrogate in JSON is U+FFFD, as tiktoken has it, and is on record; a pair is a character."""
+    lines = [*(json.dumps({"text": text}) for text in GOOD), r'{"text": "a\ud800b"}', r'{"text": "a\ud83d\ude00b"}']
+    (tmp_path / "c.jsonl").write_text("\n".join(lines))
+    prepare(tmp_path / "c.jsonl", tmp_path / "out", errors=errors, quiet=True)
+    expected = document_ids(reference, [*GOOD, "a\ufffdb", "a😀b"])
+    assert sorted(split_at_eot(both_splits(tmp_path / "out"))) == sorted(expected)
+    [change] = map(json.loads, (tmp_path / "out" / "prepare.changes.jsonl").read_text().splitlines())
+    assert change["kind"] == "replaced" and f"line {len(GOOD) + 1}" in change["place"]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_records_with_invalid_utf8_are_skipped(reference, tmp_path, kind: str) -> None:
     """By --skip-bad, in each format that has records: counted, with their place; all others are there."""

@@ -23,6 +23,7 @@ _LONG_LINE_BYTES = 1 << 16
 _VALUE_BYTES = 80
 """What a value beside the text takes as an object, at most, for each of the signs that it is written with."""
 
+_LONE_SURROGATE = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _alone = threading.Lock()
 """Whoever parses a line that takes much memory has it."""
@@ -75,7 +76,13 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
             try:
                 with _room_for(line, byte, i, options.max_document_bytes):
                     text, replaced = _read_line(parse, line, byte, i, options)
-                    texts.append(encode_text(text))
+                    try:
+                        texts.append(text.encode())
+                    except UnicodeEncodeError:
+                        texts.append(encode_text(text))
+                        if _LONE_SURROGATE.search(text):
+                            detail = "half of a character (a lone surrogate): U+FFFD in its place"
+                            replaced.append(Change(i, byte, "replaced", detail))
                     del text
                 changes.extend(replaced)
             except RecordError as error:
