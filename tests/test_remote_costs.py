@@ -336,3 +336,20 @@ def test_small_row_groups_keep_the_limit_of_requests(clean_env, tmp_path) -> Non
         assert not [request for request in server.log if request.status == 429]
         assert len(server.log) < 100
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("is_jsonl", [False, True])
+def test_very_many_texts_are_not_all_looked_at(tmp_path, monkeypatch, is_jsonl: bool) -> None:
+    """Of those that are as they are called, the first; where one is not, each: it is read as the file here is."""
+    folder = tmp_path / "o" / "n" / "data"
+    folder.mkdir(parents=True)
+    for i in range(80):
+        (folder / f"{i}.txt").write_text('{"text": "one"}\n{"text": "two"}\n' if is_jsonl else "some words, and more\n")
+    with HubServer(tmp_path) as server:
+        server.commit("o/n")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        with Fetcher() as fetcher:
+            found = find_inputs(["hf://datasets/o/n/data"], network=Network(fetcher))
+        n_files = len({request.path for request in server.log if "/resolve/" in request.path})
+    assert [input.format for input in found] == ["jsonl" if is_jsonl else "text"] * 80
+    assert n_files == (80 if is_jsonl else 64)

@@ -28,6 +28,9 @@ from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden,
 from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
+N_LOOKED = 64
+"""How many texts at URLs are looked at, each by a request, before the others are taken for what they are called."""
+
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 
@@ -131,21 +134,29 @@ def _some(paths: Sequence[Path]) -> str:
 
 
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
-    """Describe the files behind a URL or a short name."""
+    """Describe the files behind a URL or a short name; of very many texts that are as they are called, not all."""
     files = sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url)))
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
-        return list(pool.map(describe, files))
+        first = list(pool.map(describe, files[:N_LOOKED]))
+        is_as_called = all(input.format == _by_name(input.path)[0] for input in first)
+        return first + list(pool.map(functools.partial(describe, is_trusted=is_as_called), files[N_LOOKED:]))
 
 
-def _describe_remote(file: RemoteFile, asked: str | None, network: Network) -> Input:
+def _describe_remote(file: RemoteFile, asked: str | None, network: Network, is_trusted: bool = False) -> Input:
     """Describe a file; one that is called text is looked at: what else a file may be, reading it as that tells."""
-    compression, suffix = suffixes(Path(urlsplit(file.url).path))
-    format = asked or FORMAT_OF_SUFFIX.get(suffix)
-    if format is None or (format == "text" and not asked):
+    format, compression = _by_name(file.url)
+    format = asked or format
+    if not format or (format == "text" and not (asked or is_trusted)):
         reader = cast(BinaryIO, RemoteReader(network, file, HEAD_BYTES))
         format, compression = look(shown(file.url.partition("?")[0]), reader)
     return Input(file.url, format, file.size, file.version, bool(compression), compression)
+
+
+def _by_name(url: str) -> tuple[str, str]:
+    """Return the format and the compression that a URL's endings speak of, "" for none."""
+    compression, suffix = suffixes(Path(urlsplit(url).path))
+    return FORMAT_OF_SUFFIX.get(suffix, ""), compression
 
 
 def _expand(name: str) -> Iterator[tuple[Path, bool]]:
