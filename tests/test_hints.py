@@ -250,7 +250,7 @@ CASES = [
         r"c.txt --separator '\n\n'",
     ),
     Case("pipeline/report.py", "give the one that is between documents", "c.txt --separator '<|>'", "c.txt"),
-    Case("pipeline/report.py", "add text, or lower", "one.jsonl", "one.jsonl d.jsonl"),
+    Case("pipeline/report.py", "add documents", "one.jsonl", "one.jsonl d.jsonl"),
     Case(
         "pipeline/settings.py",
         "try --layout llmc",
@@ -352,6 +352,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Of standard input, which a process of its own has: test_program, test_stream_val.": [
         ("cli.py", "name it: python prepare.py - or python prepare.py"),
+        ("pipeline/report.py", "add text, or lower"),
         ("inputs/discover.py", "'it can be read once'"),
         ("inputs/discover.py", "'save it to a file, and name that'"),
         ("inputs/discover.py", "'a pipe is read as standard input: prepare.py - < PIPE'"),

@@ -499,6 +499,13 @@ def test_verify_names_what_it_may_not_read(tmp_path: Path) -> None:
     assert done.returncode == 2 and "train.bin: Permission denied\n  check the file's permissions" in done.stderr
 
 
+def test_more_val_than_a_pipe_has(run_program) -> None:
+    """Found out at its end: with fewer there is something to train on."""
+    done = run_program("-", "--val-tokens", "1M", input="some words " * 900)
+    assert done.returncode == 2 and "add text, or lower --val-ratio or --val-tokens" in done.stderr
+    assert run_program("-", "--val-tokens", "100", input="some words " * 900).returncode == 0
+
+
 def test_quiet(run_program, tmp_path: Path) -> None:
     """--quiet says nothing but warnings and errors."""
     write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 99)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,8 @@ def test_a_file_that_is_in_both_is_val_alone(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "in").mkdir()
     for name, docs in (("a", DOCS[:100]), ("v", DOCS[100:150]), ("z", DOCS[150:])):
         write_jsonl(tmp_path / "in" / f"{name}.jsonl", docs)
-    (tmp_path / "link.jsonl").symlink_to(tmp_path / "in" / "v.jsonl")
+    os.link(tmp_path / "in" / "v.jsonl", tmp_path / "second name.jsonl")
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "second name.jsonl")
     prepare(tmp_path / "in", tmp_path / "out", val=tmp_path / "link.jsonl", **OPTIONS)
     assert "note: validation (--val), so not read for training: v.jsonl" in capsys.readouterr().out
     others = [tmp_path / "in" / "a.jsonl", tmp_path / "in" / "z.jsonl"]

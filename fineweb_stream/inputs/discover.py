@@ -101,7 +101,10 @@ def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
 
 
 def _place(input: Input) -> str:
-    return input.path if input.is_remote or input.is_stdin else os.path.realpath(input.path)
+    if input.is_remote or input.is_stdin:
+        return input.path
+    info = os.stat(input.path)  # one file may have several names
+    return f"{info.st_dev} {info.st_ino}"
 
 
 def default_names(folder: Path) -> list[str]:

@@ -113,10 +113,10 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
                 f"{sources[0].input.shown}: the separator {separator!r} parts nothing: only one document is in it",
                 f"give the one that is between documents, or {way_on} for one long text",
             )
-        raise InputError(
-            f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on",
-            "add text, or lower --val-ratio or --val-tokens",
-        )
+        too_little = f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on"
+        if state.val_documents == 1:
+            raise InputError(too_little, "add documents")
+        raise InputError(too_little, "add text, or lower --val-ratio or --val-tokens")
     if not state.val_tokens:  # --val-at end, and no place to cut there
         raise InputError(
             f"{sources[-1].input.shown}: too little text: nothing went to val", "add text, or raise --val-ratio"
