@@ -130,6 +130,7 @@ def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
     tally, table = _Tally(np.random.default_rng(seed % 2**64), tokens.made_by), tokens.made_by.tokenizer().token_bytes()
     for ids in tokens.iter_pieces():
         tally.add(check_ids(ids, tokens, tally.n_tokens))
+    tally.finish()
     top = np.argsort(-tally.id_counts, kind="stable")[:N_TOP].tolist()
     return Summary(
         name=tokens.name,
@@ -138,7 +139,7 @@ def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
         n_tokens_after=len(tokens) - tally.start,
         lengths=tally.lengths() if tally.n_documents else None,
         top=tuple(TopToken(i, int(tally.id_counts[i]), _spell(table[i])) for i in top if tally.id_counts[i]),
-        first=_excerpt(tokens, 0, 0),
+        first=_excerpt(tokens, 0, tally.first_start),
         random=_excerpt(tokens, tally.random_number, tally.random_start) if tally.n_documents else None,
         made_by=tokens.made_by,
     )
@@ -169,7 +170,8 @@ class _Tally:
 
     def __init__(self, rng: np.random.Generator, made: MadeBy) -> None:
         self.id_counts = np.zeros(made.n_ids, np.int64)
-        self._eot_id = made.eot_id
+        self._eot_id, self._eot = made.eot_id, made.eot
+        self._n_ends = self.first_start = 0
         self.n_tokens = self.n_documents = self.start = self.longest = 0
         self.random_number = self.random_start = 0
         self._lowest_key = 1.0
@@ -182,13 +184,27 @@ class _Tally:
         """Count the next ids of the file."""
         self.id_counts += np.bincount(ids, minlength=len(self.id_counts))
         ends = _find_ends(ids, self._eot_id) + self.n_tokens
+        if not self.n_tokens:
+            self._eot = self._eot if 0 in ends[:1] else "after"  # between plain texts it is so in any case
+            self.first_start = int(self._eot != "after")
         self.n_tokens += len(ids)
         if len(ends):
-            self._add_documents(np.r_[self.start, ends[:-1] + 1], ends)
+            numbers = np.arange(self._n_ends, self._n_ends + len(ends))
+            is_document = {"after": numbers >= 0, "before": numbers > 0, "both": numbers % 2 == 1}[self._eot]
+            self._add_documents(np.r_[self.start, ends[:-1] + 1][is_document], ends[is_document])
+            self._n_ends += len(ends)
             self.start = int(ends[-1]) + 1
+
+    def finish(self) -> None:
+        """Count what the end of the file ends: where end-of-text is before a document, the last one."""
+        if self._eot == "before" and self._n_ends:
+            self._add_documents(np.array([self.start]), np.array([self.n_tokens]))
+            self.start = self.n_tokens
 
     def _add_documents(self, starts: Ends, ends: Ends) -> None:
         lengths = ends - starts
+        if not len(lengths):
+            return
         self.longest = max(self.longest, int(lengths.max()))
         bins = np.searchsorted(self._values, lengths, side="right") - 1
         self._counts += np.bincount(bins, minlength=len(self._counts))
