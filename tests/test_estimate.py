@@ -239,3 +239,14 @@ def test_what_prepare_refuses_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"not JSON .*no object"):
         estimate(path, tmp_path / "out")
     assert isinstance(estimate(path, tmp_path / "out", skip_bad=True), Estimate)
+
+
+def test_many_tiny_texts(tmp_path: Path) -> None:
+    """What parts them counts, too."""
+    (tmp_path / "in").mkdir()
+    for i in range(300):
+        (tmp_path / "in" / f"{i}.txt").write_text(f"tiny {i}" if i % 3 else "")
+    found = estimate(tmp_path / "in", tmp_path / "out", val_ratio=0.1)
+    made = prepare(tmp_path / "in", tmp_path / "out", val_ratio=0.1, quiet=True)
+    assert found.train_tokens and found.val_tokens
+    assert abs(found.train_tokens + found.val_tokens - made.train_tokens - made.val_tokens) < 30

@@ -16,6 +16,7 @@ from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Parquet
 from ..inputs.sources import N_REMOTE_SAMPLES, spread
 from ..inputs.storage import unpacked_bytes
+from ..inputs.text import PlainText
 from ..output import files
 from ..output.changes import locate
 from ..output.layouts import NANOGPT, UINT32_CHANGE
@@ -213,8 +214,9 @@ class _Sample:
         return len(self._chosen) == len(self._sources) and self.n_text >= self._text_bytes
 
     def expected_tokens(self) -> int:
-        """Return how many tokens all of the sources have, by the samples."""
-        return int(self._expected * self._share())
+        """Return how many tokens all of the sources have, by the samples, and those that part plain texts."""
+        n_joins = sum(isinstance(one, PlainText) and one.joins and one.input.size > 0 for one in self._sources)
+        return int(self._expected * self._share()) + n_joins
 
     def expected_documents(self) -> int:
         """Return how many documents they have."""
