@@ -405,6 +405,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [
         ("pipeline/plan.py", "name less text with --val"),
         ("inputs/storage.py", "once it is complete, the same command goes on"),
+        ("pipeline/iterate.py", "'once it is complete, begin anew'"),
         ("inputs/storage.py", "'it was there at the start: put it back'"),
         ("output/shards.py", "start over with --overwrite and a lower --val-ratio or --val"),
         ("output/verify.py", "'the command that began it continues it'"),

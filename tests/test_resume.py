@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import cli, prepare
+from fineweb_stream import cli, iter_ids, prepare
 from fineweb_stream.inputs.storage import InputFile
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
@@ -497,6 +497,16 @@ def test_the_same_files_by_other_names(is_done: bool, tmp_path: Path, monkeypatc
         prepare(name, tmp_path / "expected", quiet=True, **OPTIONS)
         assert outputs(tmp_path / "again") == outputs(tmp_path / "expected")
         shutil.rmtree(tmp_path / "again")
+
+
+def test_a_file_that_changes_under_iter_ids(tmp_path: Path) -> None:
+    """It is named; nothing is said of a command that would go on."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 200)
+    ids = iter_ids(path, workers=1)
+    with pytest.raises(InputError, match=r"c\.jsonl: changed while it was read .*\n  once it is complete, begin anew"):
+        next(ids)
+        write_more(path)
+        list(ids)
 
 
 def test_another_order_is_said_to_be_that(tmp_path: Path) -> None:

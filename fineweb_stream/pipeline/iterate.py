@@ -11,6 +11,7 @@ from ..inputs.sources import make_sources
 from ..memory.guard import MemoryGuard
 from ..remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from ..support.cancel import Cancel
+from ..support.errors import ChangedError
 from ..support.units import parse_count, read_as
 from ..tokenizer.ids import Ids
 from ..tokenizer.load import load_tokenizer
@@ -67,5 +68,8 @@ def iter_ids(
         settings = fitted(settings, sources, plan)
         cancel = Cancel()
         encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel, tokenizer=settings.tokenizer)
-        for encoded in work_through(sources, encode, plan, cancel):
-            yield encoded.ids
+        try:
+            for encoded in work_through(sources, encode, plan, cancel):
+                yield encoded.ids
+        except ChangedError as error:  # there is no run here that would go on
+            raise ChangedError(error.message, "once it is complete, begin anew") from None
