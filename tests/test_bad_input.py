@@ -54,7 +54,7 @@ BAD_FILES = {
     "blank.txt": (b" \n\n \n", ["blank.txt: no text in the input"]),
     "blank.jsonl": (jsonl({"text": ""}, {"text": " \n"}), ["no text in the input: 2 documents, all of them blank"]),
     "none.jsonl": (b"\n\n", ["none.jsonl: no text in the input"]),
-    "one.jsonl": (jsonl({"text": "a b c"}), ["only one document", "--val-ratio"]),
+    "one.jsonl": (jsonl({"text": "a b c"}), ["only one document", "add documents"]),
     "column.jsonl": (jsonl({"content": "x", "id": 1}), ["line 1 (byte 0)", "content, id", "--text-column content"]),
     "pretty.jsonl": (b'{\n  "text": "x"\n}\n', ["a JSON object over several lines", "jq -c . <"]),
     "array.jsonl": (b'[{"text": "x"}, {"text": "y"}]\n', ["array.jsonl: a JSON array", "jq -c '.[]' <"]),

@@ -13,6 +13,7 @@ from ..remote.network import CHANGED, Network, RemoteFile, RemoteReader
 from ..support.errors import ChangedError, InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
+from ..support.units import sizes_said
 from .blocks import Block, Source
 from .codecs import MAX_WINDOW_BYTES, CompressedFile, window_bytes
 from .standard_input import StandardInput, stdin_head
@@ -274,9 +275,8 @@ def check_unchanged(source: Source) -> None:
     except OSError as error:
         raise ChangedError(f"{input.path}: {error.strerror}", "it was there at the start: put it back") from None
     if now != (input.size, changed_at(input.fingerprint)):
-        sizes = f"it had {input.size:,} bytes, now {now[0]:,}" if now[0] != input.size else "it was written anew"
         raise ChangedError(
-            f"{input.path}: changed while it was read ({sizes})",
+            f"{input.path}: changed while it was read ({sizes_said(input.size, now[0])})",
             "once it is complete, the same command goes on, if what was read is still in it",
         )
 

@@ -95,7 +95,7 @@ def _is_same(before: Input, now: Input) -> bool:
 def written_anew(before: list[Input], now: list[Input]) -> list[str]:
     """Return the names of files that have another date than when they were read, and are the same by all else."""
     pairs = zip(before, now, strict=False)
-    dates = [(changed_at(a.fingerprint), changed_at(b.fingerprint), b.shown) for a, b in pairs]
+    dates = [(changed_at(a.fingerprint), changed_at(b.fingerprint), b.shown) for a, b in pairs if _is_same(a, b)]
     return [name for before, now, name in dates if before and now and before != now]
 
 

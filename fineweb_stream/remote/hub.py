@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from ..support.errors import InputError, RemoteError
 from ..support.redact import is_web, shown
+from ..support.units import sizes_said
 from .network import CHANGED, Network, RemoteFile
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def check_remote(file: RemoteFile, network: Network) -> None:
     if not file.url.startswith("hf://"):
         (now,) = list_remote(file.url, network)
         if (now.size, now.version) != (file.size, file.version):
-            raise InputError(f"{shown(file.url)}: changed (it had {file.size:,} bytes, now {now.size:,})", CHANGED)
+            raise InputError(f"{shown(file.url)}: changed ({sizes_said(file.size, now.size)})", CHANGED)
 
 
 def _get_json(url: str, patience: Patience) -> tuple[Any, str]:

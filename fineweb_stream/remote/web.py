@@ -25,6 +25,7 @@ from urllib3.connection import HTTPConnection
 from ..support.cancel import Cancel
 from ..support.errors import InputError
 from ..support.redact import is_web, shown
+from ..support.units import sizes_said
 from ..support.version import __version__
 from .hub import address_of, etag_of, is_hub, read_fsspec, token_header
 from .network import CHANGED, Data, RemoteFile, Timeouts
@@ -75,14 +76,16 @@ class Web:
 
         def attempt() -> bytearray:
             nonlocal first
-            with contextlib.ExitStack() as stack:
-                answer = self._open(stack, address, first, stop, patience.left)
-                _check_answer(file, answer, first, stop)
-                for piece in patience.pieces(answer, stop - first):
-                    data[first - start : first - start + len(piece)] = piece
-                    first += len(piece)
-            if first < stop:
-                raise ConnectionError
+            while first < stop:  # some servers give less than was asked for
+                begun = first
+                with contextlib.ExitStack() as stack:
+                    answer = self._open(stack, address, first, stop, patience.left)
+                    _check_answer(file, answer, first, stop)
+                    for piece in patience.pieces(answer, stop - first):
+                        data[first - start : first - start + len(piece)] = piece
+                        first += len(piece)
+                if first == begun:
+                    raise ConnectionError
             return data
 
         return patience.retry(attempt)
@@ -231,4 +234,4 @@ def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int
     elif re.fullmatch(r"\d{1,18}", headers.get("Content-Length", "")):
         total = int(headers["Content-Length"])
     if total != file.size or (file.version and version and version != file.version):
-        raise InputError(f"{url}: changed (it had {file.size:,} bytes, now {total:,})", CHANGED)
+        raise InputError(f"{url}: changed ({sizes_said(file.size, total)})", CHANGED)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 END_BYTES = 4096
 
-_FINGERPRINT = re.compile(r"(\d{1,20}) head:([0-9a-f]{32}) tail:([0-9a-f]{32})")
+_FINGERPRINT = re.compile(r"(-?\d{1,20}) head:([0-9a-f]{32}) tail:([0-9a-f]{32})")
 
 
 def file_fingerprint(path: str | os.PathLike[str], head_bytes: int = END_BYTES) -> str:

@@ -148,3 +148,12 @@ def format_duration(seconds: float) -> str:
     if seconds < 3600:
         return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
+def sizes_said(before: int, now: int) -> str:
+    """Say how a file has changed.
+
+    >>> sizes_said(1000, 2000), sizes_said(1000, 1000)
+    ('it had 1,000 bytes, now 2,000', 'it was written anew')
+    """
+    return "it was written anew" if before == now else f"it had {before:,} bytes, now {now:,}"
