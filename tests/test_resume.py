@@ -344,7 +344,7 @@ GOES_ON = {write_more: ("txt", "jsonl", "separated"), write_anew: ("txt", *FORMA
 
 @pytest.mark.parametrize("change", [append, shrink, put_another, Path.unlink, write_more, write_anew])
 @pytest.mark.parametrize("kind", ["txt", *FORMATS])
-def test_input_changes_while_it_is_read(change: Callable[[Path], None], kind: str, tmp_path: Path, capsys) -> None:
+def test_input_changes_while_it_is_read(change: Callable[[Path], None], kind: str, tmp_path: Path, caplog) -> None:
     """Noticed, named, exit 2, no final file; the same command goes on where what was read is in it still."""
     if kind == "txt":
         path, options = tmp_path / "c.txt", {}
@@ -369,6 +369,8 @@ def test_input_changes_while_it_is_read(change: Callable[[Path], None], kind: st
         assert "the same command goes on" in caught.value.hint
         assert re.search(r"[\d,]{3,} tokens are saved", caught.value.saved)
         prepare(path, tmp_path / "out", quiet=True, **OPTIONS | options)
+        is_other_share = kind == "txt" and change is write_more
+        assert ("val stays the share of the text that there was" in caplog.text) == is_other_share
         prepare(path, tmp_path / "at once", quiet=True, **OPTIONS | options)
         assert outputs(tmp_path / "out") == outputs(tmp_path / "at once")
 
@@ -497,6 +499,28 @@ def test_the_same_files_by_other_names(is_done: bool, tmp_path: Path, monkeypatc
         prepare(name, tmp_path / "expected", quiet=True, **OPTIONS)
         assert outputs(tmp_path / "again") == outputs(tmp_path / "expected")
         shutil.rmtree(tmp_path / "again")
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "gz"])
+def test_a_file_that_grows_behind_max_tokens(kind: str, tmp_path: Path) -> None:
+    """A run that --max-tokens ended goes on with what came since, as an interrupted one."""
+    pack = (lambda data: gzip.compress(data, mtime=0)) if kind == "gz" else bytes
+    path = tmp_path / ("c.txt" if kind == "txt" else f"c.jsonl{'.gz' * (kind == 'gz')}")
+    text = "\n".join(DOCS).encode() if kind == "txt" else write_jsonl(tmp_path / "all", DOCS).read_bytes()
+    options = OPTIONS | ({"val_tokens": 50} if kind == "txt" else {})  # a share would be that of what there was
+    for n_tokens in (1500, 1501, 4000):
+        path.write_bytes(pack(text))
+        out = tmp_path / str(n_tokens)
+        prepare_in_blocks(2000, path, out, max_tokens=n_tokens, **options)
+        path.write_bytes(pack(text) + pack(b"\n" * (kind == "txt") + text))
+        prepare_in_blocks(2000, path, out, **options)
+        prepare(path, tmp_path / f"{n_tokens} at once", quiet=True, **options)
+        assert outputs(out) == outputs(tmp_path / f"{n_tokens} at once")
+        path.write_bytes(pack(text))
+        prepare_in_blocks(2000, path, tmp_path / f"{n_tokens} again", max_tokens=n_tokens, **options)
+        path.write_bytes(pack(text.replace(b"Document 2:", b"Document 9:", 1) + text))
+        with pytest.raises(InputError, match="it was read already"):
+            prepare_in_blocks(2000, path, tmp_path / f"{n_tokens} again", **options)
 
 
 def test_a_date_before_1970(tmp_path: Path) -> None:

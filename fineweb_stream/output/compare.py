@@ -14,7 +14,7 @@ from ..support.model import Input
 from ..support.units import counted
 from .columns import may_have_names, names_now, names_of
 from .manifest import GPT2_SETTINGS, Record, portable
-from .state import ENCODING
+from .state import DONE, ENCODING
 
 PlaceHash = Callable[[Input, int, int], str]
 """What gives the SHA-256 of some bytes right before an offset: `(input, offset, n_bytes)`; "" where it cannot."""
@@ -102,7 +102,8 @@ def written_anew(before: list[Input], now: list[Input]) -> list[str]:
 def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: PlaceHash) -> bool:
     """Tell whether what was read of a file that has changed is in it still: how it begins, and what stands before."""
     state = record.state
-    if not (state.status == ENCODING and state.place and head_of(before.fingerprint) and head_of(now.fingerprint)):
+    is_to_go_on = state.status == ENCODING or (state.status == DONE and not state.is_exhausted)
+    if not (is_to_go_on and state.place and head_of(before.fingerprint) and head_of(now.fingerprint)):
         return False
     if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
         return False
@@ -136,17 +137,22 @@ def _differences(
     return found or [f"the inputs were named in another order{why}"]
 
 
-def _val_would_move(record: Record, now: list[Input]) -> bool:
-    """Tell whether what is val, a share of all bytes of plain text, is another now and that concerns what was read."""
+def is_share_of_other_text(record: Record, now: list[Input]) -> bool:
+    """Tell whether val is a share of plain text of which there is more or less now."""
     settings = record.settings
     is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
     is_share = settings.get("val_tokens") is None and not settings["val_files"]
     if not (is_plain and is_share) or any(input.is_stream for input in now):
         return False
-    sizes = [[input.size for input in inputs] for inputs in (record.inputs, now)]
-    totals = [sum(each) for each in sizes]
-    if totals[0] == totals[1]:
+    return sum(input.size for input in record.inputs) != sum(input.size for input in now)
+
+
+def _val_would_move(record: Record, now: list[Input]) -> bool:
+    """Tell whether what is val, a share of all bytes of plain text, is another now and was not all read."""
+    if not is_share_of_other_text(record, now):
         return False
+    settings, sizes = record.settings, [[input.size for input in inputs] for inputs in (record.inputs, now)]
+    totals = [sum(each) for each in sizes]
     reached = sum(sizes[0][: record.state.input]) + record.state.offset
     n_val = [math.ceil(settings["val_ratio"] * total) for total in totals]
     if settings["val_at"] == "end":

@@ -15,7 +15,7 @@ from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .columns import set_names, take_kept
-from .compare import PlaceHash, compare, has_more, written_anew
+from .compare import PlaceHash, compare, has_more, is_share_of_other_text, written_anew
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
@@ -209,6 +209,8 @@ def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -
             record.remove_manifest()
     for note in _few(notes):
         log.warning("%s: the run goes on, for this concerns what was not read yet", note)
+    if is_share_of_other_text(record, fresh.inputs) and record.settings["val_at"] == "start":
+        log.warning("note: val stays the share of the text that there was; for a share of all of it: --overwrite")
     behind, is_begun = record.read_so_far()
     for path in _few(written_anew(record.inputs[: behind + is_begun], fresh.inputs)):
         same = "its size, beginning and end are what they were"

@@ -271,6 +271,7 @@ class Run:
         self._state.snapshot = self._state.snapshot or self._state.position()
         writer.finish()
         changes.sync()
+        self._state.place = self._place()
         self._state.status = MERGING
         if self._settings.shuffle:
             self._state.status, self._state.outputs = SHUFFLING, {}
