@@ -515,7 +515,7 @@ def test_tiktokens_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         load_tokenizer("cl100k")
 
 
-def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is no byte-level BPE, damaged or missing is a sentence."""
     path = tmp_path / "tokenizer.json"
     for content, message in (
@@ -529,6 +529,10 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path) -> None:
             load_tokenizer(str(tmp_path))
     with pytest.raises(InputError, match="No such file"):
         load_tokenizer("nowhere/tokenizer.json")
+    if os.path.exists("/dev/zero"):
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="more than 1,000 bytes, so no tokenizer"):
+            patch.setattr(load, "MAX_FILE_BYTES", 1000)
+            load_tokenizer("/dev/zero", "gpt2")
     with pytest.raises(InputError, match="--eot-id 7"):
         load_tokenizer("gpt2", eot=7)
     with pytest.raises(InputError, match="--pattern is for rank files"):

@@ -25,6 +25,7 @@ from typing import Any
 
 from ..support.errors import DiskError, InputError, PrepareError
 from ..support.model import Input
+from ..support.ranged import read_bounded
 from ..support.redact import kept
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer, id_dtype
@@ -329,9 +330,10 @@ def _read(path: Path) -> bytes | None:
             f"{path}: {error.strerror}", "check the folder's permissions, or choose another --out"
         ) from None
     with os.fdopen(fd, "rb") as file:
-        if os.fstat(fd).st_size > MAX_BYTES:
-            raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
-        return file.read()  # of a size that is given Python would take the memory at once
+        data = read_bounded(file, MAX_BYTES)
+    if data is None:
+        raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
+    return data
 
 
 _AWAY = "move it and the outputs away, or choose another folder with --out"

@@ -1,10 +1,24 @@
-"""Files that are read by ranges, from wherever these come."""
+"""Files that are read by ranges, from wherever these come, or as a whole up to a size."""
 
 from __future__ import annotations
 
 import io
 import os
-from typing import Any
+from typing import Any, BinaryIO
+
+_PIECE_BYTES = 1 << 20
+
+
+def read_bounded(file: BinaryIO, max_bytes: int) -> bytes | None:
+    """Return all of a file, None where there is more than `max_bytes`: Python would take the memory for those at once.
+
+    >>> read_bounded(io.BytesIO(b"four"), 4), read_bounded(io.BytesIO(b"four"), 3)
+    (b'four', None)
+    """
+    data = bytearray()
+    while len(data) <= max_bytes and (piece := file.read(min(_PIECE_BYTES, max_bytes + 1 - len(data)))):
+        data += piece
+    return bytes(data) if len(data) <= max_bytes else None
 
 
 class RangedFile(io.RawIOBase):

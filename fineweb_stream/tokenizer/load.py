@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.errors import InputError
+from ..support.ranged import read_bounded
 from .gpt2 import GPT2
 from .tokenizer import Tokenizer, TokenizerSpec
 
@@ -110,9 +111,9 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a vocabulary's file; `InputError` for one that is missing or no such file."""
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-                message = f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer"
-                raise InputError(message, "name its tokenizer.json")
-            return file.read()
+            data = read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "--tokenizer names a file, a folder or a tokenizer") from None
+    if data is None:
+        raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer", "name its tokenizer.json")
+    return data
