@@ -19,7 +19,7 @@ from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import flush_output, hold_output, log, printed
-from .support.redact import escape
+from .support.redact import escape, quoted
 from .support.units import parse_size
 from .support.version import __version__
 
@@ -149,7 +149,7 @@ def _default_names(here: Path) -> list[str]:
         if is_beside:
             raise InputError(
                 f"no input named: it may be standard input, or {names[0]} beside the script",
-                f"name it: python prepare.py - or python prepare.py {names[0]} < /dev/null",
+                f"name it: python prepare.py - or python prepare.py {quoted(names[0])} < /dev/null",
             )
         log.info("no input named: reading standard input")
         return [STDIN]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import os
 import re
 import shlex
 import shutil
@@ -17,9 +18,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
-from fineweb_stream import cli
+from fineweb_stream import InputError, cli, open_documents, open_tokens, prepare
 from fineweb_stream.support import errors
 
 from .conftest import ROOT
@@ -612,3 +614,26 @@ def test_every_hint_is_here() -> None:
     assert not unheld, "\n".join(map(str, unheld))
     stale = [pair for pair in spoken_of if not any(site.is_of(*pair) for site in SITES)]
     assert not stale
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the words of another shell")
+def test_paths_in_commands_are_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a command has a path in it, one with a space can be typed as it stands."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("my data")
+    (folder / "empty").mkdir(parents=True)
+    np.array([1, 2, 50256], np.uint16).tofile(folder / "train.bin")
+    (folder / "words.bin").write_text("some words " * 99)
+    (folder / "train.jsonl").write_text("")
+    (folder / "c.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+    for call, path in (
+        (lambda: open_documents(folder), folder / "train.bin"),
+        (lambda: open_tokens(folder / "words.bin"), folder / "words.bin"),
+        (lambda: open_tokens(folder / "empty"), folder / "empty"),
+        (lambda: open_tokens(folder / "none.bin"), folder),
+        (lambda: prepare(folder / "train.jsonl", folder, layout="npy"), folder / "shards"),
+        (lambda: prepare(folder / "c.parquet.gz", folder / "out"), folder / "c.parquet.gz"),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert str(path) in shlex.split(caught.value.hint), caught.value.hint

@@ -9,12 +9,12 @@ from __future__ import annotations
 import bz2
 import contextlib
 import lzma
-import shlex
 import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
 from ..support.errors import InputError
+from ..support.redact import quoted
 from ..support.units import format_size
 
 _READ_BYTES = 16 << 10
@@ -66,7 +66,7 @@ CODECS = {
 
 def _how_to_unpack(path: str, suffix: str) -> str:
     command = {".zst": "unzstd --long=31", ".xz": "unxz --keep"}[suffix]
-    return f"fetch it and unpack that: {command} FILE" if "://" in path else f"unpack it: {command} {shlex.quote(path)}"
+    return f"fetch it and unpack that: {command} FILE" if "://" in path else f"unpack it: {command} {quoted(path)}"
 
 
 def window_bytes(head: bytes, suffix: str) -> int:

@@ -11,10 +11,9 @@ import csv
 import io
 import json
 import re
-import shlex
 import sys
 
-from ..support.redact import quoted
+from ..support.redact import as_word, quoted
 from .codecs import CODECS
 from .refusal import Foreign
 
@@ -152,7 +151,7 @@ _STRING = rb'"(?:[^"\\]|\\.)*"'
 
 
 def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
-    jq = f"jq -c {shlex.quote(path + ' | {text: .}' * bool(record))}"
+    jq = f"jq -c {as_word(path + ' | {text: .}' * bool(record))}"
     code = f"import json; [print(json.dumps({record or 'r'})) for r in json.load(open(0, 'rb')){key}]"
     return Foreign(
         kind,

@@ -10,6 +10,7 @@ from ..output.layouts import LAYOUTS, LLMC, Layout
 from ..output.manifest import Record
 from ..output.own import TRAIN_NAME, is_output
 from ..support.errors import InputError
+from ..support.redact import quoted
 from ..support.units import counted
 from .settings import Settings
 
@@ -89,7 +90,7 @@ def check_neighbours(folder: Path, layout: Layout) -> None:
         if ("train" in name or "val" in name) and not is_output(own):
             raise InputError(
                 f"{folder / name}: {layout.reader}'s reader takes every name with train or val in it for a shard",
-                f"give the shards a folder of their own: --out {folder / 'shards'}",
+                f"give the shards a folder of their own: --out {quoted(str(folder / 'shards'))}",
             )
 
 

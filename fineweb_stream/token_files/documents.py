@@ -23,6 +23,7 @@ from ..output.own import is_output
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..support.log import log
+from ..support.redact import quoted
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from .joined import Tokens, check_ids
@@ -184,4 +185,4 @@ def _map_index(path: Path) -> npt.NDArray[Any]:
 
 
 def _make(path: Path) -> str:
-    return f"make it: python -m fineweb_stream index {path}"
+    return f"make it: python -m fineweb_stream index {quoted(str(path))}"

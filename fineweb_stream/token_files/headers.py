@@ -14,6 +14,7 @@ import numpy as np
 from ..output.index import is_index
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC, get_layout
 from ..support.errors import InputError
+from ..support.redact import quoted
 from ..tokenizer.ids import Ids
 
 HEAD_BYTES = 4096
@@ -118,7 +119,7 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
         raise InputError(
             f"{path}: says where documents end, and is no token file", f"name the file that it belongs to, {path.stem}"
         )
-    make = f"make ids of it: python prepare.py {path} --out DIR"
+    make = f"make ids of it: python prepare.py {quoted(str(path))} --out DIR"
     if n_bytes >= _MIN_TEXT_BYTES:
         for magic, kind in _FOREIGN.items():
             if re.match(magic, head, re.DOTALL):
