@@ -26,7 +26,7 @@ from ..output.shards import ShardWriter
 from ..output.shuffle import shuffle
 from ..output.splits import Split, place_eot, split_documents, split_text, split_whole
 from ..output.spool import clear_spool
-from ..output.state import DONE, ENCODING, MERGING, SHUFFLING
+from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.cancel import Cancel
 from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
@@ -65,7 +65,7 @@ class Run:
         self._n_saved = self._state.n_tokens
         self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
         self._is_full = False  # --max-tokens are there
-        self._before = self._state.copy()  # as it was before the last block
+        self._before: State | None = None  # as it was before the last block, until that is on record
         self._is_worthless = False  # no text at all: then nothing is kept
         self._is_stream_counted = not self._state.input_read
         self._tail = b""  # what stands last in the block of a stream that was written last
@@ -162,7 +162,7 @@ class Run:
             state.input, state.offset, state.n_records = block.source.number, 0, 0
             state.input_read = state.val_end = 0
             self._is_stream_counted = True
-        self._before = state.copy()
+        self._before = before = state.copy()
         changes.append(block.source.input, block.source.unit, encoded.changes)
         split = self._split(block, encoded)
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
@@ -178,7 +178,7 @@ class Run:
         if self._is_full:  # the block is left where it is: a larger --max-tokens begins it anew
             n_eot = int(np.count_nonzero(train == self._settings.tokenizer.eot_id)) if block.source.unit else 0
             state.train_documents += n_eot // self._settings.eot_per_document
-            state.snapshot = self._before.position()
+            state.snapshot = before.position()
             return has_completed_shard
         state.train_documents += split.train_documents
         state.n_records += encoded.n_records
@@ -239,15 +239,16 @@ class Run:
 
         A disk is full in the midst of it, or it ended where the file did that has grown since.
         """
+        if not self._before:
+            return
         with contextlib.suppress(PrepareError):  # what stopped the run is what is to be told
             writer.sync()  # raises where an fsync has failed: what is there may be lost then
             changes.sync()
             writer.close()
             changes.close()
-            if self._before.n_tokens >= self._n_saved:
-                vars(self._state).update(vars(self._before), parts={})
-                with closing(self._open_writer()) as writer, closing(ChangeLog(self._folder, self._state)) as changes:
-                    self._commit(writer, changes)
+            vars(self._state).update(vars(self._before), parts={})
+            with closing(self._open_writer()) as writer, closing(ChangeLog(self._folder, self._state)) as changes:
+                self._commit(writer, changes)
 
     def _seconds(self) -> float:
         """How long the run has worked, all of its parts."""
@@ -259,7 +260,7 @@ class Run:
         self._clock = now
         self._watch.record()
         self._record.write()
-        self._n_saved = self._state.n_tokens
+        self._n_saved, self._before = self._state.n_tokens, None
 
     def _finish_encoding(self, writer: ShardWriter, changes: ChangeLog) -> None:
         self._is_whole = False
