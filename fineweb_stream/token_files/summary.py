@@ -186,18 +186,18 @@ class _Tally:
         ends = _find_ends(ids, self._eot_id) + self.n_tokens
         if not self.n_tokens:
             self._eot = self._eot if 0 in ends[:1] else "after"  # between plain texts it is so in any case
-            self.first_start = int(self._eot != "after")
+            self.start = self.first_start = int(self._eot != "after")
+            ends = ends[self.start :]
         self.n_tokens += len(ids)
         if len(ends):
-            numbers = np.arange(self._n_ends, self._n_ends + len(ends))
-            is_document = {"after": numbers >= 0, "before": numbers > 0, "both": numbers % 2 == 1}[self._eot]
-            self._add_documents(np.r_[self.start, ends[:-1] + 1][is_document], ends[is_document])
+            every = slice(self._n_ends % 2, None, 2) if self._eot == "both" else slice(None)  # what is between is empty
+            self._add_documents(np.r_[self.start, ends[:-1] + 1][every], ends[every])
             self._n_ends += len(ends)
             self.start = int(ends[-1]) + 1
 
     def finish(self) -> None:
         """Count what the end of the file ends: where end-of-text is before a document, the last one."""
-        if self._eot == "before" and self._n_ends:
+        if self._eot == "before":
             self._add_documents(np.array([self.start]), np.array([self.n_tokens]))
             self.start = self.n_tokens
 
