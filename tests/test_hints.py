@@ -496,6 +496,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/ranks.py", "put that file, from elsewhere, there as"),
         ("tokenizer/ranks.py", "_PATTERNS"),
         ("tokenizer/engines.py", "'end the pattern with |(?s:.)'"),
+        ("tokenizer/engines.py", "'choose another --tokenizer'"),
         ("tokenizer/tokenizer_json.py", "'set dropout to null in it'"),
         ("tokenizer/tokenizer_json.py", "'train it with initial_alphabet="),
         ("tokenizer/ranks.py", "'name another'"),

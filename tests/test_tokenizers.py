@@ -487,6 +487,14 @@ def test_a_pattern_that_passes_text_over(pattern: str, tmp_path: Path) -> None:
     assert sorted(data.split(b"<|endoftext|>")) == sorted([b"", *map(str.encode, docs)])
 
 
+def test_an_encoding_that_passes_text_over(tmp_path: Path, plugin: Callable[..., None]) -> None:
+    """One of tiktoken's plugins, whose pattern nobody gave: the way out is another one."""
+    plugin("words", small_ranks(0), 70_000, r"\w+")
+    write_jsonl(tmp_path / "c.jsonl", TEXTS)
+    with pytest.raises(InputError, match=r"the pattern of words matches not all .*\n  choose another --tokenizer"):
+        prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer="words", quiet=True)
+
+
 def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
     """Tiktoken panics on an empty match; that is a sentence about the pattern."""
     tokenizer = load_tokenizer(str(write_gpt2_ranks(tmp_path)), "a*", 50256)

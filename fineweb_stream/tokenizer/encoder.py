@@ -17,7 +17,7 @@ import numpy as np
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from .batch import join_texts
-from .engines import AnyIds, Gigatoken, engine_version, reference_engine
+from .engines import AnyIds, Gigatoken, count_same, engine_version, reference_engine
 from .gpt2 import GPT2
 from .ids import Ends, Ids
 from .newest import has_newest
@@ -183,7 +183,7 @@ class Encoder:
         """Raise `EngineError` unless the ids are the expected ones; it names the text where they part."""
         if np.array_equal(ids, expected):
             return
-        n_same = int(np.cumprod(ids[: len(expected)] == expected[: len(ids)]).sum())
+        n_same = count_same(ids, expected)
         tokens, reference = self.tokenizer.token_bytes(), self.tokenizer.reference
         before = sum(len(tokens[i]) for i in expected[:n_same].tolist() if i != self.tokenizer.eot_id)
         near = bytes(data[before : before + 60]).decode("utf-8", "replace")

@@ -70,13 +70,19 @@ def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
         if sum(int(lengths[ids].sum()) for ids in found) == len(data):
             return found
         encoded = b"".join(tokens[i] for ids in found for i in ids.tolist())
-        n_same = next(
-            (i for i, pair in enumerate(zip(encoded, data, strict=False)) if pair[0] != pair[1]), len(encoded)
-        )
+        n_same = count_same(np.frombuffer(encoded, np.uint8), np.frombuffer(data, np.uint8))
         near = bytes(data[n_same : n_same + 20]).decode("utf-8", "replace")
-        raise InputError(f"--pattern matches not all of the text, from {near!r} on", "end the pattern with |(?s:.)")
+        what = f"matches not all of the text, from {near!r} on"
+        if tokenizer.spec.pattern is None:
+            raise InputError(f"the pattern of {tokenizer.name} {what}", "choose another --tokenizer")
+        raise InputError(f"--pattern {what}", "end the pattern with |(?s:.)")
 
     return encode
+
+
+def count_same(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
+    """Return how many numbers two rows begin with alike."""
+    return int(np.cumprod(a[: len(b)] == b[: len(a)]).sum())
 
 
 def _whole(text: str) -> Iterable[str]:

@@ -52,14 +52,10 @@ def of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
     """
     ranks = _parse(spec.name, data)
     if spec.pattern is None:
-        raise InputError(
-            f"{spec.name}: a rank file does not say how a text is cut into pieces",
-            _PATTERNS,
-        )
+        raise InputError(f"{spec.name}: a rank file does not say how a text is cut into pieces", _PATTERNS)
     if spec.pattern not in WORD_PATTERNS and re.fullmatch(r"[\w -]*", spec.pattern):  # no expression for any text
         raise InputError(f"no such pattern: {spec.pattern!r}", _PATTERNS)
-    pattern = WORD_PATTERNS[spec.pattern][0] if spec.pattern in WORD_PATTERNS else spec.pattern
-    return _make(spec, Path(spec.name).name, ranks, {}, pattern)
+    return _make(spec, Path(spec.name).name, ranks, {}, WORD_PATTERNS.get(spec.pattern, (spec.pattern,))[0])
 
 
 def _parse(path: str, data: bytes) -> dict[bytes, int]:
