@@ -185,10 +185,10 @@ def _request(given: dict[str, Any]) -> Request:
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}
     others |= {f"--val-{name}": given[f"val_{name}"] is not None for name in ("ratio", "tokens")}
-    if given["val_ratio"] is not None and given["val_tokens"] is not None:
-        log.warning("note: --val-tokens says how much is validation: --val-ratio does not count")
     if val_names and (other := next((name for name, is_given in others.items() if is_given), None)):
         raise InputError(f"--val and {other}: the files of --val are all of val, and nothing else", "leave one out")
+    if given["val_ratio"] is not None and given["val_tokens"] is not None:
+        log.warning("note: --val-tokens says how much is validation: --val-ratio does not count")
     if given.get("index") and settings.eot != "after":
         raise InputError(
             f"--index and --eot {settings.eot}: an index says where documents end, by --eot after", "leave out one"

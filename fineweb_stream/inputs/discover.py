@@ -171,10 +171,11 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         elif path.exists() or not glob.has_magic(name):
             yield path, True
         else:
-            matches = [Path(match) for match in _glob(name)]
-            named = {path for path in matches if not path.is_dir()}
-            folders = [path for path in matches if path.is_dir() and "**" not in name]  # as a shell hands them over
-            found = _each_once([*named, *(file for folder in folders for file in _walk_if_usable(folder))])
+            matches = set(map(Path, _glob(name)))
+            folders = set(filter(Path.is_dir, matches))
+            named = matches - folders
+            read = folders if "**" not in name else ()  # as a shell hands them over
+            found = _each_once([*named, *(file for folder in sorted(read) for file in _walk_if_usable(folder))])
             if not found:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
             yield from ((path, path in named) for path in found)

@@ -434,9 +434,8 @@ def _footer(source: Parquet) -> Footer:
         is_whole = isinstance(error, NoTextError)
         if not source.options.skip_bad:
             what = "the rows of such files" if is_whole else "such files"
-            way = (
-                f"; or skip {what} with --skip-bad" if source.number > source.first else ""
-            )  # else no other may be better
+            has_others = source.number > source.first  # that were of use
+            way = f"; or skip {what} with --skip-bad" if has_others else ""
             raise type(error)(error.message, error.hint + way) from None
         what = f"all {n_rows:,} rows" if is_whole else "the whole file, however many rows it had"
         detail = f"{what}: {error.message.removeprefix(f'{shown}: ')}"
