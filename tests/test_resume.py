@@ -508,7 +508,7 @@ def test_a_file_that_grows_behind_max_tokens(kind: str, tmp_path: Path) -> None:
     path = tmp_path / ("c.txt" if kind == "txt" else f"c.jsonl{'.gz' * (kind == 'gz')}")
     text = "\n".join(DOCS).encode() if kind == "txt" else write_jsonl(tmp_path / "all", DOCS).read_bytes()
     options = OPTIONS | ({"val_tokens": 50} if kind == "txt" else {})  # a share would be that of what there was
-    for n_tokens in (1500, 1501, 4000):
+    for n_tokens in (100, 1500, 1501, 4000):
         path.write_bytes(pack(text))
         out = tmp_path / str(n_tokens)
         prepare_in_blocks(2000, path, out, max_tokens=n_tokens, **options)

@@ -103,7 +103,8 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
     """Tell whether what was read of a file that has changed is in it still: how it begins, and what stands before."""
     state = record.state
     is_to_go_on = state.status == ENCODING or (state.status == DONE and not state.is_exhausted)
-    if not (is_to_go_on and state.place and head_of(before.fingerprint) and head_of(now.fingerprint)):
+    is_known = bool(state.place) or not state.offset  # from its start on nothing stands before
+    if not (is_to_go_on and is_known and head_of(before.fingerprint) and head_of(now.fingerprint)):
         return False
     if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
         return False
@@ -111,8 +112,9 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
         head = head_of(file_fingerprint(now.path, min(END_BYTES, before.size)))
     except OSError:
         return False
-    n_bytes, sha256 = state.place
-    return head == head_of(before.fingerprint) and place_hash(now, state.offset, n_bytes) == sha256
+    n_bytes, sha256 = state.place if state.offset else (0, "")
+    is_same_place = not n_bytes or place_hash(now, state.offset, n_bytes) == sha256
+    return head == head_of(before.fingerprint) and is_same_place
 
 
 def _differences(
