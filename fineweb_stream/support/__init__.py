@@ -1,5 +1,5 @@
-"""What every room needs: errors, the token that ends waiting, the logger, sizes, and records that all hand on.
+"""Shared by all rooms: errors, cancellation, the logger, sizes, redaction, and the data that every stage passes on.
 
-In: what people type, names and texts of others, the system's signals. Out: numbers, messages that may be shown, `Input`
-and `Change`. Imports nothing of the package.
+In: text that people type, untrusted names and text, signals. Out: numbers, messages that are safe to show, `Input` and
+`Change`. Imports nothing from the rest of the package.
 """

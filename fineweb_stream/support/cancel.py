@@ -1,6 +1,6 @@
-"""One token for "it is time to end": a signal handler sets it and no more; whatever waits or loops looks at it.
+"""A cancellation token: a signal handler only sets it, and everything that waits or loops checks it.
 
-Not covered: calls that nothing ends from outside (an engine in one piece of many megabytes, a read from a dead disk).
+Not covered: calls that cannot be interrupted (an engine encoding many megabytes, a read from a dead disk).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .errors import Cancelled, Interrupted
 T = TypeVar("T")
 
 TICK_SECONDS = 0.1
-"""How often whatever waits looks at its token."""
+"""How often a wait checks its token."""
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
 
 class Cancel:
-    """A token that is set once and never cleared; with a `parent` it is set when the parent is, too.
+    """A token that is set once and never cleared. It also counts as set when its `parent` is set.
 
     >>> run = Cancel()
     >>> workers = Cancel(run)
@@ -35,7 +35,7 @@ class Cancel:
     >>> workers.is_set, run.is_set
     (True, False)
 
-    Plain attributes, no locks: a signal handler may set it in the midst of anything.
+    It has plain attributes and no locks, because a signal handler may set it at any moment.
     """
 
     def __init__(self, parent: Cancel | None = None) -> None:
@@ -47,27 +47,27 @@ class Cancel:
         return "<Cancel: set>" if self.is_set else "<Cancel: not set>"
 
     def set(self, signal_number: int = 0) -> None:
-        """Ask everything that looks at this token to end; `signal_number` says which signal wants it."""
+        """Set the token; `signal_number` is the signal that caused it (the first one is kept)."""
         self._signal_number = self._signal_number or signal_number
         self._is_set = True
 
     @property
     def is_set(self) -> bool:
-        """Whether it is time to end."""
+        """Whether this token or its parent is set."""
         return self._is_set or (self._parent is not None and self._parent.is_set)
 
     @property
     def signal_number(self) -> int:
-        """Which signal asked to end, 0 for none."""
+        """The number of the signal that set the token, or 0."""
         return self._signal_number or (self._parent.signal_number if self._parent else 0)
 
     def check(self) -> None:
-        """Raise `Cancelled` when it is time to end."""
+        """Raise `Cancelled` if the token is set."""
         if self.is_set:
             raise Cancelled
 
     def wait(self, seconds: float) -> None:
-        """Sleep for so long; raise `Cancelled` at most TICK_SECONDS after the token is set."""
+        """Sleep for `seconds`; raise `Cancelled` at most TICK_SECONDS after the token is set."""
         end = time.monotonic() + seconds
         self.check()
         while (left := end - time.monotonic()) > 0:
@@ -76,16 +76,16 @@ class Cancel:
 
 
 NEVER = Cancel()
-"""For callers that have nothing to cancel: nobody sets it."""
+"""A token that is never set, for callers with nothing to cancel."""
 
 
 def aside(function: Callable[[], T], cancel: Cancel, seconds: float = math.inf) -> T:
-    """Call in a thread that is left behind once the token is set, or after so many seconds (`TimeoutError`).
+    """Return `function()`, called in a thread that is abandoned when the token is set or the time is up.
 
     >>> aside(lambda: 6 * 7, NEVER)
     42
 
-    For calls that nothing ends from outside: a name that is looked up, a connection that is made.
+    For calls that cannot be interrupted, such as a DNS lookup. Raises `Cancelled`, or `TimeoutError` after `seconds`.
     """
     future: Future[T] = Future()
 
@@ -104,17 +104,17 @@ def aside(function: Callable[[], T], cancel: Cancel, seconds: float = math.inf) 
     return future.result()
 
 
-_active: Cancel | None = None  # whose signal handlers are in place: they are the process's, too
+_active: Cancel | None = None  # the token that the signal handlers set: global, as they are
 
 
 @contextmanager
 def cancel_on_signals() -> Iterator[Cancel]:
-    """Yield a token that the first signal sets, within another such block that block's own.
+    """Yield a token that the first signal sets; a nested block yields the outer block's token.
 
-    A second signal leaves the process at once; what was recorded stays recorded. Outside the main thread, where Python
-    takes no signals, nothing sets the token.
+    A second signal ends the process at once; what was recorded stays recorded. Outside the main thread, where Python
+    cannot handle signals, nothing sets the token.
 
-    Raises `Interrupted` for a `Cancelled` that a signal has caused.
+    Raises `Interrupted` instead of a `Cancelled` that a signal caused.
     """
     global _active
     is_main = threading.current_thread() is threading.main_thread()
@@ -131,7 +131,7 @@ def cancel_on_signals() -> Iterator[Cancel]:
     before: dict[int, Any] = {}
     if is_main:
         for number in (getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # keep ignoring it, as nohup asks
                 before[number] = signal.signal(number, handle)
         _active = cancel
     try:

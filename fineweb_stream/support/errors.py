@@ -1,6 +1,6 @@
-"""The errors a user can meet. Each says what, where, and what to type next.
+"""The errors that a user can meet. Each says what is wrong, where, and what to type next.
 
-`PrepareError` is the base: the command line prints it without a traceback and leaves with its `exit_status`.
+`PrepareError` is the base class: the command line prints it without a traceback and exits with its `exit_status`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from .redact import escape
 
 
 class PrepareError(Exception):
-    """Something went wrong that a person can mend.
+    """Something went wrong that the user can fix.
 
-    `hint` is the way out; `saved` is what a run adds when the same command continues it. As text each is a line, in
-    which nothing foreign can steer a terminal.
+    `hint` says how; a run sets `saved` if the same command resumes it. `str()` puts the message and these on a line
+    each, with control characters escaped.
     """
 
     exit_status = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)  # both in `args`: exceptions cross process borders by pickle
+        super().__init__(message, hint)  # both in `args`, which unpickling passes to `__init__`
         self.message = message
         self.hint = hint
         self.saved = ""
@@ -36,41 +36,41 @@ class InputError(PrepareError):
 
 
 class ChangedError(InputError):
-    """A file is not what it was when the run looked at it first."""
+    """A file has changed since the run first looked at it."""
 
 
 class NotWholeError(InputError):
-    """A parquet file has no footer that can be read: it was cut off, or is something else."""
+    """A parquet file has no readable footer: it is truncated, or not a parquet file."""
 
 
 class NoTextError(InputError):
-    """A parquet file has no column of text of the names that were given."""
+    """A parquet file has no text column with any of the given names."""
 
 
 class MemoryLimitError(PrepareError):
-    """The work does not fit in the memory it may use."""
+    """The work does not fit in the memory that it may use."""
 
     exit_status = 3
 
 
 class DiskError(PrepareError):
-    """The disk is full, or does not take what is written."""
+    """The disk is full, or writing to it failed."""
 
     exit_status = 4
 
 
 class EngineError(PrepareError):
-    """The fast engine and tiktoken do not agree: no id of it can be trusted."""
+    """The fast engine and tiktoken disagree, so the fast engine's ids cannot be trusted."""
 
 
 class RemoteError(PrepareError):
-    """The network or a server did not come back in time."""
+    """The network failed, or a server did not answer in time."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked the run to stop; `saved` says what is saved.
+    """A signal stopped the run; `saved` says what was saved.
 
-    A `KeyboardInterrupt`, so that a script which handles Ctrl+C handles this too.
+    It is a `KeyboardInterrupt`, so a script that handles Ctrl+C handles it too.
     """
 
     def __init__(self, signal_number: int) -> None:
@@ -85,15 +85,15 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_status(self) -> int:
-        """128 + the signal's number, as a shell reports it."""
+        """128 + the signal's number, as shells report it."""
         return 128 + self.signal_number
 
 
 class RecordError(Exception):
-    """One record (line, row or document) cannot be used; raised where the block is read.
+    """One record (line, row or document) cannot be used; raised while its block is read.
 
-    `record` counts from the block's first record: only the run knows how many came before, and turns this into an
-    `InputError` that names the line.
+    `record` counts from the block's first record; the run, which knows how many came before, turns this into an
+    `InputError` that names the line. `byte` is where the problem is in the file, if known.
     """
 
     def __init__(self, record: int, byte: int | None, message: str, hint: str) -> None:
@@ -105,12 +105,12 @@ class RecordError(Exception):
 
 
 class TooLargeError(RecordError):
-    """A single document does not fit in the memory budget; it is named before it is read."""
+    """A single document does not fit in the memory budget; raised before it is read or parsed."""
 
 
 class GrownError(Exception):
-    """A block came to much more than was announced, and is to be cut again; it was not read."""
+    """A block holds much more text than planned: it was not read, and must be cut into smaller blocks."""
 
 
 class Cancelled(Exception):
-    """The run ends and nobody wants the result any more: raised in what waits or loops, never shown."""
+    """The run is ending and needs no more results; raised in waits and loops, never shown to the user."""

@@ -1,7 +1,7 @@
-"""What a file is known by: when it was changed, and a hash of how it begins and ends.
+"""File fingerprints: the modification time, and hashes of the first and the last bytes.
 
-The time tells, while a run is on, that a file is written to. A run that goes on asks for size and hashes alone: a file
-that was copied, or that is named in another way, is the same file.
+During a run, the time reveals that a file is being written to. A resumed run compares only sizes and hashes, so that a
+file may have been copied or renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FINGERPRINT = re.compile(r"(-?\d{1,20}) head:([0-9a-f]{32}) tail:([0-9a-f]{32})
 
 
 def file_fingerprint(path: str | os.PathLike[str], head_bytes: int = END_BYTES) -> str:
-    """Return the fingerprint of a file as it is now; its head is the first `head_bytes`. Raises `OSError`."""
+    """Return the fingerprint of a file as it is now, with `head_bytes` as its head. Raises `OSError`."""
     with Path(path).open("rb") as file:
         info = os.fstat(file.fileno())
         head = file.read(head_bytes)
@@ -28,12 +28,12 @@ def file_fingerprint(path: str | os.PathLike[str], head_bytes: int = END_BYTES) 
 
 
 def changed_at(fingerprint: str) -> str:
-    """Return the time in a fingerprint (nanoseconds since 1970), "" where it has none."""
+    """Return the modification time in a fingerprint (nanoseconds since 1970), "" if it has none."""
     return fingerprint.partition(" ")[0] if _FINGERPRINT.fullmatch(fingerprint) else ""
 
 
 def content_of(fingerprint: str) -> str:
-    """Return what of a fingerprint stays the same when a file is copied.
+    """Return the part of a fingerprint that stays the same when the file is copied.
 
     >>> content_of(f"5 head:{'0' * 32} tail:{'0' * 32}")[:10], content_of("W/x")
     ('head:00000', 'W/x')
@@ -42,13 +42,13 @@ def content_of(fingerprint: str) -> str:
 
 
 def head_of(fingerprint: str) -> str:
-    """Return the hash of the head in a fingerprint, "" where it has none."""
+    """Return the hash of the file's head in a fingerprint, "" if it has none."""
     match = _FINGERPRINT.fullmatch(fingerprint)
     return match[2] if match else ""
 
 
 def date_of(fingerprint: str) -> str:
-    """Return the time in a fingerprint as a person reads it, "" where it has none."""
+    """Return the modification time in a fingerprint as local date and time, "" if it has none."""
     time = changed_at(fingerprint) or (fingerprint if fingerprint.isdecimal() else "")
     try:
         moment = datetime.fromtimestamp(int(time or "x") / 1e9, timezone.utc).astimezone()
@@ -58,5 +58,5 @@ def date_of(fingerprint: str) -> str:
 
 
 def hash_bytes(data: bytes) -> str:
-    """Return the SHA-256 of some bytes (hexadecimal)."""
+    """Return the SHA-256 of `data` (hexadecimal)."""
     return hashlib.sha256(data).hexdigest()

@@ -1,7 +1,7 @@
-"""What is said: everything goes through the logger `fineweb_stream`, at once, from any thread.
+"""The logger `fineweb_stream`, which all messages go through, at once and from any thread.
 
-A script configures it as any library's logger. The command line, and `prepare()` in a script that has configured
-nothing, print the lines as plain sentences.
+A script configures it like any library's logger. The command line, and `prepare()` in a script that has configured no
+logging, print the messages as plain lines.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .errors import DiskError
 from .redact import escape
 
 log = logging.getLogger("fineweb_stream")
-log.addHandler(logging.NullHandler())  # else Python prints warnings by itself
+log.addHandler(logging.NullHandler())  # else Python itself prints warnings
 
 
 def _escape(record: logging.LogRecord) -> bool:
-    """Make a message one line in which nothing foreign steers a terminal, whoever prints it."""
+    """Make a message a single line without control characters, whichever handler prints it."""
     record.msg, record.args = escape(record.getMessage()), ()
     return True
 
@@ -31,21 +31,21 @@ log.addFilter(_escape)
 
 
 class Printer(logging.Handler):
-    """Prints each line on standard output as it comes; `lost` is why one could not be."""
+    """Prints each message on standard output at once; `lost` is the last error in doing so."""
 
     lost: OSError | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it."""
+        """Print the message."""
         try:
             print(record.getMessage(), flush=True)
-        except OSError as error:  # a terminal or a pipe that is gone is no reason to stop
+        except OSError as error:  # a closed terminal or pipe is no reason to stop the run
             self.lost = error
 
 
 @contextlib.contextmanager
 def printed() -> Iterator[Printer]:
-    """Print meanwhile what is logged, unless that is done already."""
+    """Print the messages that are logged inside this block, unless they are printed already."""
     if printers := [handler for handler in log.handlers if isinstance(handler, Printer)]:
         yield printers[0]
         return
@@ -60,27 +60,27 @@ def printed() -> Iterator[Printer]:
 
 
 def hold_output(errors: str) -> None:
-    """Let standard output keep what it is told until it is flushed, which says whether that can be written.
+    """Buffer standard output until it is flushed, which then reports write errors; `errors` handles encoding errors.
 
-    A stream that was closed before the program began is None; then what is said goes nowhere.
+    A standard stream that was closed before the program began (None) is replaced by the null device.
     """
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (both stay open to the program's end)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (both stay open until the program ends)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a test may have put something else there
+    if isinstance(sys.stdout, io.TextIOWrapper):  # tests may replace it
         sys.stdout.reconfigure(errors=errors, write_through=False)
 
 
 def flush_output(program: str, status: int, is_all: bool = True, lost: OSError | None = None) -> int:
-    """Write out what was printed, and return the exit status: another where that `is_all` there is, and it is lost.
+    """Flush standard output and return the exit status: `status`, or `DiskError`'s if output was lost.
 
-    Nothing is lost on a pipe that is closed: `| head` has seen enough.
+    Lost output counts only if it `is_all` that the program produces, and not on a pipe that was closed (`| head`).
     """
     try:
         sys.stdout.flush()
     except OSError as error:
         lost = error
     if lost:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would try again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python flushes again at exit
     with contextlib.suppress(OSError):
         is_closed = isinstance(lost, BrokenPipeError) or (os.name == "nt" and lost and lost.errno == errno.EINVAL)
         if lost and is_all and not (status or is_closed):
@@ -93,6 +93,6 @@ def flush_output(program: str, status: int, is_all: bool = True, lost: OSError |
 
 
 def has_listener() -> bool:
-    """Tell whether a script has handlers of its own for this logger, or for all."""
+    """Tell whether this logger or the root logger has a handler that does something."""
     handlers = log.handlers + (logging.getLogger().handlers if log.propagate else [])
     return any(not isinstance(handler, logging.NullHandler) for handler in handlers)

@@ -1,4 +1,4 @@
-"""What every stage knows: an input, how its records become texts, and what was changed on the way."""
+"""Data that every stage uses: an input, how its records become texts, and how they were changed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 from .redact import as_word, shown
 
 STDIN = "-"
-"""What standard input is called among the inputs."""
+"""The name of standard input among the inputs."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One file: its path, format (`text`, `jsonl`, `parquet`), size in bytes and a fingerprint that tells a change.
+    """One file: its path, format (`text`, `jsonl`, `parquet`), size in bytes, and a fingerprint that reveals changes.
 
-    A stream can only be read in order, and its `size` is not the length of its text (0 where unknown); `compression` is
-    the suffix that says how it is packed.
+    A stream can only be read in order, and its `size` is not the length of its text (0 if unknown); `compression` is
+    the suffix of its compression, such as `.gz`, or "".
     """
 
     path: str
@@ -32,17 +32,17 @@ class Input:
 
     @property
     def shown(self) -> str:
-        """The path for messages: a URL's secrets are not in it."""
+        """The path for messages, without a URL's secrets."""
         return shown(self.path)
 
     @property
     def is_stdin(self) -> bool:
-        """Whether it is standard input, which can be read once."""
+        """Whether it is standard input, which can be read only once."""
         return self.path == STDIN
 
     @property
     def is_remote(self) -> bool:
-        """Whether it lies behind a network."""
+        """Whether it is read over a network."""
         return "://" in self.path
 
 
@@ -50,8 +50,8 @@ class Input:
 class ReadOptions:
     """How records become texts. `errors` is `strict`, `replace` or `ignore`, as for `bytes.decode`.
 
-    A document of more than `max_document_bytes` is one that the memory budget has no room for, and so is a compressed
-    file that refers more than `max_window_bytes` back. `cuts` names the tokenizer's rule by which a text may be cut.
+    The memory budget has room for documents of up to `max_document_bytes` (None: of any size) and for compressed files
+    with a window of up to `max_window_bytes`. `cuts` names the tokenizer's rule for where a text may be cut.
     """
 
     text_column: str = "text"
@@ -64,12 +64,12 @@ class ReadOptions:
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns or fields that `text_column` names: the first of them that a file or a record has is its text."""
+        """The names in `text_column`: the first that a file has as a column, or a record as a field, is its text."""
         return split_names(self.text_column)
 
 
 def split_names(text_column: str) -> list[str]:
-    """Return the names in `--text-column`; one that has a comma itself comes first.
+    """Return the names in `--text-column`; the whole comes first, because a name may contain a comma.
 
     >>> split_names("text"), split_names("text, body")
     (['text'], ['text, body', 'text', 'body'])
@@ -79,7 +79,7 @@ def split_names(text_column: str) -> list[str]:
 
 
 def join_names(first: str, then: str) -> str:
-    """Return what names all columns of both.
+    """Return the union of two comma-separated lists of names.
 
     >>> join_names("body", "text"), join_names("text,body", "text")
     ('body,text', 'text,body')
@@ -89,7 +89,7 @@ def join_names(first: str, then: str) -> str:
 
 
 def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool) -> str:
-    """Say what to type where a text is called otherwise; unless it is the first, those before it keep their name.
+    """Return what to type to name the text among `others`; unless it `is_first`, the present names stay in use.
 
     >>> name_hint("text", ["body"], "fields of text", is_first=True)
     '--text-column body (fields of text: body)'
@@ -105,7 +105,7 @@ def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool
 
 
 class Change(NamedTuple):
-    """Records that were skipped, or text that was altered; `record`, the first, counts from the block's first."""
+    """`n` records that were skipped, or text that was altered; `record`, the first, counts from the block's first."""
 
     record: int
     byte: int | None
@@ -115,14 +115,14 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """All changes of one block, in order, in little memory: of text that is bad all over there are half a million.
+    """The changes of one block, in order, in little memory: text full of invalid bytes has half a million.
 
     >>> changes = Changes([Change(0, 5, "skipped", "not JSON")])
     >>> changes.append(Change(7, 90, "skipped", "not JSON"))
     >>> len(changes), [change.record for change in changes]
     (2, [0, 7])
 
-    Only the last PACKED are objects; those before are compressed, a few bytes each.
+    Fewer than PACKED of them, the last, are objects; earlier ones are compressed to a few bytes each.
     """
 
     PACKED = 1024
@@ -144,13 +144,13 @@ class Changes:
         return isinstance(other, Changes | list) and list(self) == list(other)
 
     def append(self, change: Change) -> None:
-        """Add one at the end."""
+        """Add a change at the end."""
         self._last.append(change)
         if len(self._last) == self.PACKED:
             self._packed.append(zlib.compress(json.dumps(self._last).encode(), 1))
             self._last = []
 
     def extend(self, changes: Iterable[Change]) -> None:
-        """Add several at the end."""
+        """Add several changes at the end."""
         for change in changes:
             self.append(change)

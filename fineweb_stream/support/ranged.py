@@ -1,4 +1,4 @@
-"""Files that are read by ranges, from wherever these come, or as a whole up to a size."""
+"""File objects that read byte ranges from any source, and reading a whole file up to a size limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def read_bounded(file: BinaryIO, max_bytes: int) -> bytes | None:
-    """Return all of a file, None where there is more than `max_bytes`: Python would take the memory for those at once.
+    """Return the content of a file, or None if it exceeds `max_bytes`; in pieces, as `read(n)` allocates n bytes.
 
     >>> read_bounded(io.BytesIO(b"four"), 4), read_bounded(io.BytesIO(b"four"), 3)
     (b'four', None)
@@ -22,7 +22,7 @@ def read_bounded(file: BinaryIO, max_bytes: int) -> bytes | None:
 
 
 class RangedFile(io.RawIOBase):
-    """A file of `size` bytes that is read by ranges: a subclass has `_read_range`, for what is not empty."""
+    """A file of `size` bytes that is read by ranges: a subclass implements `_read_range`, for non-empty ranges."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -32,7 +32,7 @@ class RangedFile(io.RawIOBase):
         raise NotImplementedError
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read `size` bytes, less only at the end; all that is left when negative."""
+        """Read `size` bytes, fewer only at the end of the file; all the rest if `size` is negative or None."""
         if self.closed:
             raise ValueError("read of a closed file")
         start = self._position
@@ -42,13 +42,13 @@ class RangedFile(io.RawIOBase):
         return data
 
     def readinto(self, buffer: Any, /) -> int:
-        """Read as much as fits."""
+        """Read up to `len(buffer)` bytes into `buffer`, and return how many."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to a byte, counted from the start, from here or from the end."""
+        """Move to an offset from the start, the current position or the end; return the new position."""
         position = offset + (0, self._position, self._size)[whence]
         if position < 0:
             raise ValueError(f"seek to {position}")

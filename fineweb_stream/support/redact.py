@@ -1,8 +1,8 @@
-"""What may be shown, and what may be kept on record.
+"""Escaping and redaction: what may be shown to the user, and what may be kept in the run's record.
 
-Names, fields, records, servers' answers and decoded text are foreign until escaped: a control character can move the
-cursor, recolour, rename the window or answer for the user; a newline in a name can forge a line of ours; U+202E and its
-kin reverse what is read. And URLs carry secrets: neither a message nor a record has any.
+Names, fields, records, server responses and decoded text are untrusted until escaped: control characters can move the
+cursor, change colours, rename the window or type for the user; a newline in a name can fake a line of output; U+202E
+and similar characters reverse text. URLs contain secrets, which belong neither in messages nor in the record.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ import shlex
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
-    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb"  # direction, and what is not seen
-    "\u2028\u2029\ud800-\udfff]"  # separators of lines and paragraphs, surrogates (bytes of names that are no UTF-8)
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb"  # direction marks, invisible characters
+    "\u2028\u2029\ud800-\udfff]"  # line and paragraph separators, surrogates (invalid UTF-8 in file names)
 )
 
-# What signs an address or logs in, as storages and web servers call it. It is another each time that it is given out.
+# URL parameters that sign or authenticate, in storage services and web servers; signing anew changes their values.
 _SECRET = re.compile(
     r"x-[a-z]+-.*|.*(sig|signature|token|auth|key|key-pair-id|secret|pass|password|pwd|credential)|expires?|policy"
     r"|awsaccesskeyid|googleaccessid|s[vterpas]|srt|spr|sip|sk[a-z]+",
     re.IGNORECASE,
 )
 
-# A login; a password with a / that nobody escaped looks like a port that is no number.
+# A login. A password with an unescaped / looks like a port that is not a number.
 _LOGIN = re.compile(r"^([^:]+://)(?:[^/]*@|[^/@:]*:(?!\d+/).*@)")
 
 
 def escape(text: str, keep: str = "") -> str:
-    """Write as Python's escapes what must not reach a terminal; `keep` names characters that may.
+    """Replace characters that must not reach a terminal with Python escapes, except those in `keep`.
 
     >>> print(escape("a\\x1b[31m\\u202etxt.exe\\nprepare: done"))
     a\\x1b[31m\\u202etxt.exe\\nprepare: done
     >>> escape("漢字 👩‍👩‍👧 naïve\\tC:\\\\new", keep="\\t")
     '漢字 👩\\u200d👩\\u200d👧 naïve\\tC:\\\\new'
 
-    What is escaped already stays as it is, so that it does no harm twice.
+    Escaped text stays as it is, so text may be escaped twice.
     """
     return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else repr(match[0])[1:-1], text)
 
 
 def shown(name: str) -> str:
-    """Return a name for messages: on one line, nothing in it that steers a terminal; of a URL, no login and no query.
+    """Return a name for messages: on one line, with control characters escaped, and without a URL's secrets.
 
     >>> shown("https://me:password@example.org/a.txt?signature=secret"), shown("what?.txt")
     ('https://example.org/a.txt', 'what?.txt')
@@ -52,7 +52,7 @@ def shown(name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a path or a pattern as a shell wants it, and no command takes for an option.
+    """Return a path or a pattern quoted for a shell, and such that no command takes it for an option.
 
     >>> quoted("data/corpus"), quoted("data/my corpus")[1:-1], quoted("-c.txt")
     ('data/corpus', 'data/my corpus', './-c.txt')
@@ -61,7 +61,7 @@ def quoted(text: str) -> str:
 
 
 def as_word(text: str) -> str:
-    """Return any text as one word for a shell."""
+    """Return any text quoted as one word for a shell."""
     if os.name != "nt":
         return shlex.quote(text)
     from subprocess import list2cmdline
@@ -70,7 +70,7 @@ def as_word(text: str) -> str:
 
 
 def kept(name: str) -> str:
-    """Return a name for the record, by which it is known again: with a hash of each value, and no secret at all.
+    """Return a name for the record: without secrets, and with other query values hashed, so names can be compared.
 
     >>> kept("https://me:password@example.org/a?id=7&X-Amz-Signature=0f1e"), kept("ftp://me:password@example.org/a")
     ('https://example.org/a?id=7902699be42c&X-Amz-Signature=...', 'ftp://me:...@example.org/a')
@@ -98,10 +98,10 @@ def _kept_parameter(parameter: str) -> str:
 
 
 def _hide_parameters(name: str) -> str:
-    """Leave out the values of parameters that are secrets: elsewhere than on the web a ? may be a wildcard."""
+    """Hide the values of secret parameters in a URL that is not HTTP, where ? may also be a wildcard."""
     return re.sub(r"(?<=[?&;])([\w-]+)=[^&;#]*", lambda m: f"{m[1]}=..." if _SECRET.fullmatch(m[1]) else m[0], name)
 
 
 def is_web(url: str) -> bool:
-    """Tell whether a URL is read by HTTP itself; elsewhere ? is a wildcard."""
+    """Tell whether a URL is HTTP or HTTPS; in other URLs, ? is a wildcard."""
     return url.lower().startswith(("http://", "https://"))

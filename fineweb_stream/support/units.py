@@ -1,4 +1,4 @@
-"""Sizes, counts and times as people write them."""
+"""Parsing and formatting of sizes, counts and durations."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NUMBER = r"((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(e\+?\d+)?"
 
 
 def parse_size(value: str | float) -> int:
-    """Read a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`, `1,000,000`; from a script a number, too.
+    """Parse a count or a size: `500M`, `1B` (a billion), `4GB`, `2GiB`, `1e6`, `1,000,000`, or a number.
 
     >>> parse_size("500M"), parse_size("1B"), parse_size("1.5 GB"), parse_size("2TiB"), parse_size(1e6)
     (500000000, 1000000000, 1500000000, 2199023255552, 1000000)
 
-    Raises `InputError` for anything else, for less than 1, a part of one, and a comma that may be a point (`1,5GB`).
+    Raises `InputError` for anything else: also for less than 1, `1.5` without a unit, and a decimal comma (`1,5GB`).
     """
     match = re.fullmatch(_NUMBER + r"\s*([KMGT]i?B?|B)?", _plain(value), re.IGNORECASE | re.ASCII)
     unit = (match[3] or "").upper() if match else ""
@@ -44,12 +44,12 @@ def parse_size(value: str | float) -> int:
 
 
 def parse_share(value: str | float) -> float:
-    """Read a share: `0.1` or `10%`.
+    """Parse a share: `0.1` or `10%`.
 
     >>> parse_share("10%"), parse_share(0.0005)
     (0.1, 0.0005)
 
-    Raises `InputError` for anything else, and for what is not between 0 and 1.
+    Raises `InputError` for anything else, and for a value that is not between 0 and 1 (both excluded).
     """
     text = _plain(value)
     try:
@@ -65,7 +65,7 @@ def parse_share(value: str | float) -> float:
 
 
 def parse_whole(value: Any, least: int | None = None) -> int:
-    """Read a whole number, of `least` or more.
+    """Parse a whole number, of at least `least` if that is given.
 
     >>> parse_whole("7", least=1), parse_whole(-3.0)
     (7, -3)
@@ -85,12 +85,12 @@ def parse_whole(value: Any, least: int | None = None) -> int:
 
 
 def parse_count(value: Any) -> int:
-    """Read a whole number of 1 or more."""
+    """Parse a whole number of at least 1."""
     return parse_whole(value, 1)
 
 
 def read_as(name: str, value: Any, parse: Callable[[Any], T]) -> T:
-    """Read the value of a parameter, which the `InputError` names."""
+    """Parse the value of a parameter; an `InputError` names the parameter."""
     try:
         return parse(value)
     except InputError as error:
@@ -99,9 +99,9 @@ def read_as(name: str, value: Any, parse: Callable[[Any], T]) -> T:
 
 
 def read_variable(name: str, unit: int = 1) -> int:
-    """Return the number that an environment variable holds, in its `unit` where it names none; 0 where there is none.
+    """Return the number in an environment variable, in units of `unit` if it has no suffix.
 
-    An empty one, 0 (for Slurm, all there is) and what is no number count for nothing.
+    Returns 0 if the variable is unset, empty, 0 (for Slurm: no limit) or, with a warning, not a number.
     """
     text = os.environ.get(name, "").strip()
     try:
@@ -117,7 +117,7 @@ def _plain(value: str | float) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Write a number of things.
+    """Format a number of things.
 
     >>> counted(1, "document"), counted(2000, "token")
     ('1 document', '2,000 tokens')
@@ -126,7 +126,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def format_size(n_bytes: float) -> str:
-    """Write a size as people say it.
+    """Format a size in a readable unit.
 
     >>> format_size(12_345_678_901), format_size(200_000), format_size(12)
     ('12.3 GB', '200.0 kB', '12 bytes')
@@ -138,7 +138,7 @@ def format_size(n_bytes: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a time as people say it.
+    """Format a duration in readable units.
 
     >>> format_duration(7), format_duration(95), format_duration(8000)
     ('7 s', '1 min 35 s', '2 h 13 min')
@@ -151,7 +151,7 @@ def format_duration(seconds: float) -> str:
 
 
 def sizes_said(before: int, now: int) -> str:
-    """Say how a file has changed.
+    """Return how a file has changed, given its size before and now (bytes).
 
     >>> sizes_said(1000, 2000), sizes_said(1000, 1000)
     ('it had 1,000 bytes, now 2,000', 'it was written anew')
