@@ -1,5 +1,5 @@
-"""How much memory there is, how much is used, and what to do when it gets short.
+"""How much memory there is, how much is in use, and what to do when it runs short.
 
-In: a budget as it is typed, what the system and its control groups say. Out: limits, CPUs and file sizes that are
-allowed, and the step to take. May import `support` alone; `guard` is the only user of psutil.
+In: a budget as it is typed, and what the system and its control groups report. Out: limits on memory, CPUs and file
+sizes, and the step to take. May import only `support`; only `guard` uses psutil.
 """

@@ -1,4 +1,4 @@
-"""What the control groups of this process allow: containers, Slurm, systemd. Versions 1 and 2, the whole way up.
+"""The limits of this process's control groups (containers, Slurm, systemd): versions 1 and 2, up to the root.
 
 (Formats: the kernel's Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.)
 """
@@ -13,11 +13,11 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROC_CGROUP = Path("/proc/self/cgroup")
 
 _NO_LIMIT = 1 << 62
-"""Version 1 says 9223372036854771712 for none: the largest number that is a whole page."""
+"""Version 1 reports 9223372036854771712 for no limit: the largest multiple of a page."""
 
 
 class MemoryGroup(NamedTuple):
-    """One control group with a memory limit: its name, the limit, and what of it cannot be reclaimed (bytes)."""
+    """A control group with a memory limit: its name, the limit, and the memory in use without page cache (bytes)."""
 
     name: str
     limit: int
@@ -25,7 +25,7 @@ class MemoryGroup(NamedTuple):
 
 
 def memory_groups(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> list[MemoryGroup]:
-    """Return the groups with a limit that this process is in, from its own upwards; none where there are no groups."""
+    """Return the groups of this process that have a memory limit, its own first, then those above."""
     groups = []
     for folder, version in _folders("memory", root, proc):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -36,7 +36,7 @@ def memory_groups(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> list[Me
 
 
 def cpu_quota(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> float | None:
-    """Return how many CPUs' time the groups of this process grant, None for no limit."""
+    """Return how many CPUs' time the groups of this process allow it, None for no limit."""
     quotas = []
     for folder, version in _folders("cpu", root, proc):
         try:
@@ -52,7 +52,7 @@ def cpu_quota(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> float | Non
 
 
 def _folders(controller: str, root: Path, proc: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the folders that govern this process, its own first, and the version of each."""
+    """Yield the folder and the version of each group that governs this process, its own first."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
@@ -62,7 +62,7 @@ def _folders(controller: str, root: Path, proc: Path) -> Iterator[tuple[Path, in
         version = 2 if number == "0" and not controllers else 1
         if version == 1 and controller not in controllers.split(","):
             continue
-        # A container often sees its own group as the root of the hierarchy, under another name than /proc says.
+        # In a container, its own group is often the root of the hierarchy, while /proc names the path on the host.
         bases = [root, root / "unified"] if version == 2 else [root / controllers, root / controller]
         base = next((base for base in bases if base.is_dir()), None)
         if base is not None:
@@ -71,7 +71,7 @@ def _folders(controller: str, root: Path, proc: Path) -> Iterator[tuple[Path, in
 
 
 def _page_cache(folder: Path, version: int) -> int:
-    """Return the bytes of files that the group holds in memory: they are given back when memory is short."""
+    """Return the size of the group's page cache (bytes), which the kernel reclaims when memory is short."""
     prefix = "total_" if version == 1 else ""
     wanted = (f"{prefix}inactive_file", f"{prefix}active_file")
     try:
@@ -84,5 +84,5 @@ def _page_cache(folder: Path, version: int) -> int:
 def _read_number(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # "max" is no number, and no limit
+    except (OSError, ValueError):  # "max" means no limit
         return None

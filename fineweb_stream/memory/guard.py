@@ -1,7 +1,7 @@
-"""Memory: how much may be used, how much is, and what to do when it gets short. The one user of psutil.
+"""How much memory may be used, how much is in use, and what to do when it runs short. The only user of psutil.
 
-Three things count: the budget for this process and its children, the limits of the containers around it, and what the
-system has left, whoever eats it, because that is what freezes a desktop. Page cache and mapped files count for nothing.
+Three things count: the budget for this process and its children, the limits of its containers, and what the system has
+left, whoever uses it, because a system without memory freezes. Page cache and mapped files do not count.
 
     guard = MemoryGuard("4GB")
     while training:
@@ -30,23 +30,23 @@ from .cgroups import memory_groups
 MB = 10**6
 CHECK_SECONDS = 0.5
 SETTLE_SECONDS = 2.0
-"""How long a step is given to work before the next one, and calm must last before a step is taken back."""
+"""How long a step, up or down, has to take effect before the next one."""
 
 PATIENCE_SECONDS = 60.0
-"""How long a run pauses while others eat the system's memory, before it saves and leaves."""
+"""How long a run pauses because others use up the system's memory, before it saves and exits."""
 
 HIGH_SHARE = 0.92
-"""Pressure begins at this share of the budget: a step takes effect only when the blocks in flight are done."""
+"""Pressure begins above this share of the budget, because a step takes effect only when blocks in flight are done."""
 
 SWAP_BYTES = 256 * MB
-"""Swap that has grown by more than this since the last calm is pressure."""
+"""Swap that grew by more than this since the start, or since the last step back, is pressure."""
 
 LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 4 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Step(enum.IntEnum):
-    """What to do about memory: each does less than the one before."""
+    """What to do about memory: start no new blocks (DRAIN), then run fewer at a time, then one, then stop."""
 
     RUN = 0
     DRAIN = 1
@@ -56,7 +56,7 @@ class Step(enum.IntEnum):
 
 
 class Limit(NamedTuple):
-    """One bound on memory: what sets it, how much it allows in all and how much of that is left (bytes)."""
+    """One limit on memory: what sets it, how much it allows in all, and how much of that is left (bytes)."""
 
     name: str
     total: int
@@ -64,7 +64,7 @@ class Limit(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Memory at one moment (bytes): used by the process tree, left to it, and swap in use on the system."""
+    """Memory at one moment (bytes): used by the process tree, still available to it, and the system's used swap."""
 
     used: int
     available: int
@@ -72,7 +72,7 @@ class Reading(NamedTuple):
 
 
 def find_limits() -> list[Limit]:
-    """Return every bound on this process's memory, the tightest first."""
+    """Return every limit on this process's memory, the one with the least left first."""
     memory, process = psutil.virtual_memory(), psutil.Process().memory_info()
     limits = [Limit("physical memory", memory.total, memory.available)]
     limits += [_limit(f"control group {group.name}", group.limit, group.used) for group in memory_groups()]
@@ -86,7 +86,7 @@ def find_limits() -> list[Limit]:
 
 
 def reserve_bytes(total: int) -> int:
-    """Return what must stay free of a system's memory: 5%, at least 512 MB, at most 2 GB (and no more than a quarter).
+    """Return how much of a system's memory must stay free: 5%, but at least 512 MB, and at most 2 GB or a quarter.
 
     >>> [reserve_bytes(gb * 10**9) // 10**6 for gb in (1, 4, 16, 64)]
     [250, 512, 800, 2000]
@@ -95,7 +95,7 @@ def reserve_bytes(total: int) -> int:
 
 
 def parse_budget(text: str | float | None, available: int) -> int:
-    """Read a budget: `4GB`, or `50%` of what is available (the default).
+    """Return a budget in bytes: `4GB`, or `50%` of what is available (the default).
 
     >>> parse_budget("50%", 8_000_000_000), parse_budget("300MB", 8_000_000_000)
     (4000000000, 300000000)
@@ -122,7 +122,7 @@ def _as_memory(text: str) -> str:
 
 @dataclass
 class MemoryGuard:
-    """Watches a budget (`4GB`, `50%` of what is available; default half) and the memory around it.
+    """Watches a memory budget (`4GB`, or by default `50%` of what is available) and the system's memory.
 
     >>> guard = MemoryGuard("100%")
     >>> guard.check().name
@@ -149,7 +149,7 @@ class MemoryGuard:
         self._calm: float | None = None
 
     def check(self) -> Step:
-        """Look, at most every CHECK_SECONDS, and return the step that is called for; `reason` says why."""
+        """Measure, at most every CHECK_SECONDS, and return the step to take; `reason` says why."""
         now = time.monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
@@ -157,13 +157,13 @@ class MemoryGuard:
         return self.step
 
     def read(self) -> Reading:
-        """Measure now: the tree's private memory, and the least that any limit leaves above its reserve."""
+        """Measure the process tree's private memory, and the least that any limit leaves above its reserve."""
         limits = find_limits()
         left = min(limit.available - self._reserve(limit) for limit in limits)
         return Reading(used_bytes(), left, psutil.swap_memory().used)
 
     def update(self, reading: Reading, now: float) -> Step:
-        """Take the next step up or down the ladder for a reading at the time `now` (seconds)."""
+        """Take at most one step up or down, by a reading of the time `now` (seconds), and return the present step."""
         self.used_bytes = reading.used
         self.peak_bytes = max(self.peak_bytes, reading.used)
         own, around = self._pressure(reading)
@@ -182,7 +182,7 @@ class MemoryGuard:
         return self.step
 
     def _pressure(self, reading: Reading) -> tuple[str, str]:
-        """Say what presses: of this process's own making, or around it."""
+        """Return why memory is short: by this process tree's own use, and by others'; "" for no pressure."""
         own = around = ""
         if reading.used > self.budget_bytes * HIGH_SHARE:
             own = f"{reading.used / MB:,.0f} MB used of a budget of {self.budget_bytes / MB:,.0f} MB"
@@ -201,13 +201,13 @@ class MemoryGuard:
 
 
 def used_bytes() -> int:
-    """Return the private memory of this process and its children (bytes): Linux RSS less files, elsewhere USS."""
+    """Return the private memory of this process and its children (bytes): on Linux RSS without files, elsewhere USS."""
     process = psutil.Process()
     return sum(_private_bytes(one) for one in (process, *process.children(recursive=True)))
 
 
 def release_memory() -> None:
-    """Give back to the system what was freed but is held for later: glibc's and Arrow's allocators do that."""
+    """Give back to the system the freed memory that the allocators of glibc and Arrow keep for later."""
     if arrow := sys.modules.get("pyarrow"):
         arrow.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # not glibc
@@ -215,10 +215,10 @@ def release_memory() -> None:
 
 
 def return_large_blocks() -> None:
-    """Let freed blocks of LARGE_BLOCK_BYTES go back to the system at once; glibc else raises that size by itself.
+    """Make freed allocations of LARGE_BLOCK_BYTES go back to the system at once: glibc would raise this threshold.
 
-    Up to KEPT_BYTES of what is less stay with each thread for its next block: to get pages anew for each block took
-    2 us a page, a tenth of all CPU time.
+    Of smaller ones, each thread keeps up to KEPT_BYTES for its next block: new pages for every block took 2 us a page,
+    a tenth of all CPU time.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)
@@ -227,7 +227,7 @@ def return_large_blocks() -> None:
 
 
 def max_file_bytes(folder: Path) -> tuple[int, str]:
-    """Return how large a file may be in a folder (bytes), and what says so."""
+    """Return how large a file in a folder may be (bytes), and what sets this limit."""
     limit, reason = sys.maxsize, ""
     with contextlib.suppress(ImportError):  # Windows
         import resource
@@ -242,7 +242,7 @@ def max_file_bytes(folder: Path) -> tuple[int, str]:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the type of the file system that a folder is on, "" where it is not known."""
+    """Return the type of the file system that a folder is on, "" if unknown."""
     place = os.path.realpath(folder)
     best = ("", "")
     with contextlib.suppress(OSError, RuntimeError, psutil.Error):
@@ -257,7 +257,7 @@ def _file_system(folder: Path) -> str:
 def _private_bytes(process: psutil.Process) -> int:
     try:
         info = process.memory_info()
-        if hasattr(info, "shared"):  # Linux: without files' pages this is private memory, and costs nothing to read
+        if hasattr(info, "shared"):  # Linux: private memory is RSS without files' pages; USS is slow to read
             return int(info.rss - info.shared)
         return int(process.memory_full_info().uss)
     except psutil.AccessDenied:
