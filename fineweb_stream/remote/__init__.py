@@ -1,4 +1,4 @@
-"""Bytes behind a network: the Hub's names, ranges of any file, patience with servers.
+"""Reading over a network: names on the Hub, byte ranges of remote files, retries.
 
-In: URLs. Out: lists of files, and bytes. May import `support` alone.
+In: URLs. Out: lists of files, and bytes. May import only `support`.
 """

@@ -1,13 +1,13 @@
-"""Inputs that are no local files: what a name stands for.
+"""Remote names, and the files that they stand for.
 
-    hf://datasets/OWNER/NAME[@REVISION]/PATH    a file, folder or glob on the Hub, pinned to the commit it is at now
-    fineweb-edu:sample-10BT                     short for a folder there (see `_SHORT`)
+    hf://datasets/OWNER/NAME[@REVISION]/PATH    a file, folder or glob on the Hub, pinned to its current commit
+    fineweb-edu:sample-10BT                     short for a folder on the Hub (see `_SHORT`)
     https://...                                 one file
-    s3://... gs://... and any other scheme      a file, folder or glob, by fsspec
+    s3://... gs://... and any other scheme      a file, folder or glob, read by fsspec
 
-Tokens and addresses are huggingface_hub's. Its listing sends the token wherever the Hub names the next page, and reads
-answers of any length: so the two questions that are asked of the Hub are asked here. Not covered: writing, and what is
-on the Hub but in no dataset.
+The token and files' URLs come from huggingface_hub. Its listing sends the token to any server that a link to the next
+page names, and reads responses of any length, so this module sends the two API requests itself. Not covered: writing,
+and files on the Hub outside datasets.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from .retry import Patience
 
 MAX_PAGE_BYTES, MAX_PAGES = 16 << 20, 10_000
-"""The largest answer of the Hub's, and the most that a listing has."""
+"""The largest response of the Hub's API, and the most pages of a listing."""
 
 SUFFIXES = re.compile(r"\.(parquet|(jsonl|ndjson|json|txt)(\.(gz|zst|xz|bz2))?)$", re.IGNORECASE)
-"""What is taken from a folder."""
+"""The files that are read from a folder."""
 
 _SHORT = re.compile(r"(fineweb|fineweb-edu|fineweb-2)(?::([\w-]*))?")
-"""Datasets of HuggingFaceFW; after a colon: sample-10BT, CC-MAIN-2024-10; fineweb-2: a language."""
+"""Datasets of HuggingFaceFW; after the colon sample-10BT or CC-MAIN-2024-10, for fineweb-2 a language."""
 
 _HF = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/convert/[^/]+|refs/pr/\d+|[^/]+))?(?:/(.*))?")
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 
 
 def is_remote(name: str) -> bool:
-    """Tell whether an argument names something that is no local file.
+    """Tell whether an argument names something other than a local file.
 
     >>> [is_remote(name) for name in ("hf://datasets/a/b", "fineweb-edu:sample-10BT", "fineweb.txt", "C:\\\\data")]
     [True, True, False, False]
@@ -54,7 +54,7 @@ def is_remote(name: str) -> bool:
 
 
 def may_stand_for(name: str, url: str) -> bool:
-    """Tell whether a file's URL is one that `list_remote(name)` may return, without asking anybody.
+    """Tell, without a request, whether `list_remote(name)` may return a file with this URL.
 
     >>> may_stand_for("fineweb:sample-10BT", "hf://datasets/HuggingFaceFW/fineweb@0a1b/sample/10BT/0.parquet")
     True
@@ -76,9 +76,9 @@ def may_stand_for(name: str, url: str) -> bool:
 
 
 def list_remote(name: str, network: Network, revision: str | None = None) -> list[RemoteFile]:
-    """Return the files behind a name that `is_remote`, in no order; `revision` is for the Hub, `main` by default.
+    """Return the files of a remote name, in no particular order; `revision`, else `main`, is for Hub names without one.
 
-    Raises `InputError` when there is none or it may not be read, `RemoteError` when no server answers.
+    Raises `InputError` if there are none or access is denied, `RemoteError` if no server answers.
     """
     name, fetcher = _expand_short(name), network.fetcher
     if is_web(name):
@@ -94,7 +94,7 @@ def list_remote(name: str, network: Network, revision: str | None = None) -> lis
 
 
 def check_remote(file: RemoteFile, network: Network) -> None:
-    """Raise `InputError` when a file is not what it was when it was listed; one pinned on the Hub always is."""
+    """Raise `InputError` if a file has changed since it was listed; on the Hub it cannot, as its commit is pinned."""
     if not file.url.startswith("hf://"):
         (now,) = list_remote(file.url, network)
         if (now.size, now.version) != (file.size, file.version):
@@ -102,7 +102,7 @@ def check_remote(file: RemoteFile, network: Network) -> None:
 
 
 def _get_json(url: str, patience: Patience) -> tuple[Any, str]:
-    """Return what an address of the API answers, and the address of the next page, "" for none."""
+    """Return the JSON at a URL of the Hub's API, and the URL of the next page, "" for none."""
     end = time.monotonic() + patience.web.timeouts.page
 
     def attempt() -> tuple[bytes, str]:
@@ -120,7 +120,7 @@ def _get_json(url: str, patience: Patience) -> tuple[Any, str]:
 
 
 def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) -> Iterator[tuple[str, int, str]]:
-    """Yield path, size and hash of each file of a folder on the Hub."""
+    """Yield the path, size and hash of each file in a folder on the Hub."""
     following = f"{api}/{quote(folder)}".rstrip("/") + f"?recursive={str(is_recursive).lower()}"
     for _ in range(MAX_PAGES):
         page, following = _get_json(following, patience)
@@ -138,7 +138,7 @@ def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) ->
 
 
 def _describe(url: str, patience: Patience) -> RemoteFile:
-    """Ask for size and version by the first byte: some servers, and signed addresses, answer no HEAD."""
+    """Request the first byte to learn size and version: some servers, and signed URLs, refuse HEAD requests."""
     if not urlsplit(url).hostname:
         raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
 
@@ -155,7 +155,7 @@ def _describe(url: str, patience: Patience) -> RemoteFile:
 
 
 def _expand_short(name: str) -> str:
-    """Return the Hub's folder that a short name stands for."""
+    """Return the URL of the Hub folder that a short name stands for; any other name as it is."""
     short = _SHORT.fullmatch(name)
     if not short:
         return name
@@ -174,7 +174,7 @@ def _expand_short(name: str) -> str:
 
 
 def _parse_hub(url: str) -> tuple[str, str | None, str]:
-    """Return repo, revision and path of a URL."""
+    """Return the repository, revision (None for none) and path in an `hf://` URL."""
     match = _HF.fullmatch(url)
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise InputError(f"{url}: HF_HUB_OFFLINE is set", "unset it, or name local files")
@@ -184,27 +184,27 @@ def _parse_hub(url: str) -> tuple[str, str | None, str]:
 
 
 def endpoint() -> str:
-    """Return where the Hub is, by HF_ENDPOINT."""
+    """Return the Hub's base URL, which HF_ENDPOINT may set."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def is_hub(url: str) -> bool:
-    """Tell whether an address is of the Hub's own scheme, host and port: only there the token may go."""
+    """Tell whether a URL has the Hub's own scheme, host and port: the token is sent nowhere else."""
     return urlsplit(url)[:2] == urlsplit(endpoint())[:2]
 
 
 def etag_of(headers: Mapping[str, str]) -> str:
-    """Return a file's ETag, the Hub's own rather than a CDN's; "" where there is none."""
+    """Return a file's ETag, the Hub's rather than its CDN's; "" if there is none."""
     return (headers.get("X-Linked-Etag") or headers.get("ETag") or "").removeprefix("W/").strip('"')
 
 
 def token_header(url: str) -> dict[str, str]:
-    """Return the header that logs in to the Hub, with the token from wherever huggingface_hub keeps it; {} for none."""
+    """Return the Hub's login header, with the token that huggingface_hub finds; {} for none or for another server."""
     if not is_hub(url):
         return {}
     try:
         from huggingface_hub import get_token
-    except ImportError:  # an address of the Hub's may be read without it, if all may
+    except ImportError:  # public files can be read without a token
         return {}
     token = get_token()
     if token and not re.fullmatch("[!-~]+", token):  # the HTTP client would show it in its error
@@ -213,7 +213,7 @@ def token_header(url: str) -> dict[str, str]:
 
 
 def address_of(url: str) -> str:
-    """Return where a file is asked for: the Hub's address of it, or its own."""
+    """Return the URL to request a file from: of an `hf://` URL the download URL, otherwise the same."""
     if not url.startswith("hf://"):
         return url
     repo, sha, path = _parse_hub(url)
@@ -247,7 +247,7 @@ def _list_hub(url: str, revision: str | None, patience: Patience) -> list[Remote
 
 
 def _find_files(tree: str, path: str, patience: Patience) -> list[tuple[str, int, str]]:
-    """Return what a path in a dataset stands for: a pattern, a folder with all below it, or a file."""
+    """Return the files that a path in a dataset stands for: a glob, a folder and all folders in it, or a file."""
     folder = _folder_of(path)
     if pattern := path[len(folder) :].strip("/"):
         is_wanted = re.compile(_glob_regex(path)).fullmatch
@@ -258,13 +258,13 @@ def _find_files(tree: str, path: str, patience: Patience) -> list[tuple[str, int
     except InputError as error:
         if not path or "HTTP 404" not in error.message:
             raise
-    with contextlib.suppress(InputError):  # no folder: a file in the folder above, or nothing
+    with contextlib.suppress(InputError):  # not a folder: a file in the parent folder, or nothing
         return [file for file in _iter_tree(tree, path.rpartition("/")[0], False, patience) if file[0] == path]
     return []
 
 
 def _folder_of(path: str) -> str:
-    """Return what stands before the first part with a wildcard.
+    """Return everything before the first path component with a wildcard.
 
     >>> _folder_of("data/*/a.parquet"), _folder_of("data/b")
     ('data', 'data/b')
@@ -273,7 +273,7 @@ def _folder_of(path: str) -> str:
 
 
 def _glob_regex(pattern: str) -> str:
-    """Return the regular expression of a glob: only ** goes into folders.
+    """Return a glob as a regular expression; only ** matches any number of folders.
 
     >>> re.sub(_glob_regex("data/**/0?_*.parquet"), "", "data/x/y/01_2.parquet")
     ''
@@ -287,9 +287,9 @@ def _glob_regex(pattern: str) -> str:
 
 @contextlib.contextmanager
 def _filesystem(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the file system of fsspec for a URL, and the path in it.
+    """Yield fsspec's file system for a URL, and the path in it.
 
-    What no waiting mends becomes an `InputError`, and what the packages raise of their own an `OSError`.
+    Errors that no retry can fix become `InputError`; the storage packages' own exceptions become `ConnectionError`.
     """
     scheme = url.partition("://")[0].lower()
     try:
@@ -314,7 +314,7 @@ def _filesystem(url: str) -> Iterator[tuple[Any, str]]:
 
 
 def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
-    """Return a range of a file that fsspec reads."""
+    """Return a byte range of a file, read by fsspec."""
     with _filesystem(file.url) as (fs, path):
         data = bytes(fs.cat_file(path, start=start, end=stop))
         if len(data) != stop - start:
@@ -334,7 +334,7 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
                 found = {path: fs.info(path)}
     except OSError as error:
         raise RemoteError(f"{shown(url)}: {error.strerror or error}", "check the network and the login") from None
-    root = url.rstrip("/").removesuffix(path)  # with the host that some schemes have before the path
+    root = url.rstrip("/").removesuffix(path)  # the scheme, and the host if it is not in the path
     files = {name: info for name, info in found.items() if info["type"] == "file"}
     if not files:
         raise _nothing_there(url)

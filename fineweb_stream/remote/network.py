@@ -1,7 +1,7 @@
-"""What a run reads with that is behind a network: threads that fetch, and files of which they fetch any range.
+"""A run's access to the network: threads that fetch, and remote files of which they fetch any range.
 
-In place: nothing lands in a cache. Whoever waits for the threads looks up now and then, and leaves at once when it is
-time to. Loads nothing that speaks to a network before something is to be read from one.
+Nothing is cached on disk. Waiting for the threads can be cancelled. Libraries for networks are imported only when
+something is read from a network.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Data = bytes | bytearray
-"""What was fetched."""
+"""Fetched bytes."""
 
 DEFAULT_CONNECTIONS = 16
 CHANGED = "it changed while it was read: once it is complete, start over with --overwrite"
 MAX_RANGE_BYTES, MIN_RANGE_BYTES = 4 << 20, 1 << 18
-"""How much of a stream one request brings: much, for each costs a round trip; less where there is little room."""
+"""How much of a stream one request fetches: much, as each costs a round trip, but less if there is little room."""
 
 LATER = 1
-"""The priority of what is fetched ahead; what is waited for comes before it."""
+"""The priority of prefetched data; data that a reader waits for comes first."""
 
 
 class RemoteFile(NamedTuple):
-    """One file: where it is read, its size in bytes, and what tells its version (a hash, an ETag or a time; or "")."""
+    """A remote file: its URL, its size in bytes, and its version (a hash, an ETag or a time; "" if unknown)."""
 
     url: str
     size: int
@@ -47,11 +47,11 @@ class RemoteFile(NamedTuple):
 
 
 class Timeouts(NamedTuple):
-    """How long to be patient (seconds).
+    """How long to wait before giving up or retrying (seconds).
 
-    With one `operation` of a socket; without a single new byte (`progress`); the same before a listing's first answer
-    (`contact`), when no work is at stake: without a network, say so soon. Then `first_wait` before a second try, and
-    twice as long before each further one, up to `longest_wait`. A `page` of a listing, however it trickles.
+    For one `operation` of a socket; for a new byte (`progress`); for the first response to a listing (`contact`), short
+    because no work is lost if the network is down; for a `page` of a listing, however slowly it arrives. The first
+    retry comes after `first_wait`, and each further one after twice as long, up to `longest_wait`.
     """
 
     operation: float = 20.0
@@ -63,9 +63,9 @@ class Timeouts(NamedTuple):
 
 
 class Fetcher:
-    """Up to `n_connections` threads that fetch, until it is closed. A run has one, so that all keep one server's limit.
+    """Up to `n_connections` threads that fetch, until it is closed. A run has one, so that it keeps servers' limits.
 
-    `ahead_bytes` is how much may be fetched ahead; `is_streaming` is False where workers elsewhere read for themselves.
+    `ahead_bytes` is how much may be prefetched; `is_streaming` is False if workers on other machines do the reading.
     """
 
     timeouts = Timeouts()
@@ -74,7 +74,7 @@ class Fetcher:
 
     def __init__(self, n_connections: int = DEFAULT_CONNECTIONS) -> None:
         self.n_connections = n_connections
-        self.n_readers = 0  # streams that are read ahead
+        self.n_readers = 0  # open readers that prefetch
         self.closed = Cancel()
         self._web: Web | None = None
         self._jobs: queue.PriorityQueue[tuple[float, int, Future[Any], Callable[[], Any] | None]] = (
@@ -91,7 +91,7 @@ class Fetcher:
         self.close()
 
     def close(self) -> None:
-        """End all that is under way, and close all connections."""
+        """Cancel all requests and close all connections."""
         self.closed.set()
         for _ in range(self._n_threads):
             self._jobs.put((-1, next(self._numbers), Future(), None))
@@ -100,12 +100,12 @@ class Fetcher:
 
     @property
     def n_bytes(self) -> int:
-        """How much came from networks so far."""
+        """How many bytes were received so far."""
         return self._web.n_bytes if self._web else 0
 
     @property
     def web(self) -> Web:
-        """What speaks to servers, made when it is needed first."""
+        """The HTTP client, created on first use."""
         with self._lock:
             if not self._web:
                 try:
@@ -116,13 +116,13 @@ class Fetcher:
             return self._web
 
     def submit(self, job: Callable[[], T], priority: float = 0) -> Future[T]:
-        """Let a thread call `job`; jobs of a lower priority number come first."""
+        """Let a thread call `job`; jobs with a lower priority number come first."""
         future: Future[T] = Future()
         with self._lock:
             self._n_unfinished += 1
             if self._n_threads < min(self._n_unfinished, self.n_connections):
                 self._n_threads += 1
-                # Python waits at its end for threads that are no daemons: a connection may hang for long.
+                # A daemon, because Python waits for other threads at exit, and a connection may hang for long.
                 threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
             self._jobs.put((priority, next(self._numbers), future, job))
         return future
@@ -145,19 +145,19 @@ class Fetcher:
             done()
             if is_left:
                 return
-            del future, job, done  # an idle thread holds no data
+            del future, job, done  # an idle thread must not hold data
 
     def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[Data]:
-        """Begin to fetch the bytes from `start` to `stop`, all of them (see `Web.fetch`)."""
+        """Start to fetch all bytes from `start` to `stop` (see `Web.fetch`)."""
         web = self.web
         return self.submit(lambda: web.fetch(file, start, stop), priority)
 
 
 @dataclass(frozen=True)
 class Network:
-    """By what inputs are read that are not here: a run's fetcher, and the token that ends whatever waits for them.
+    """How remote inputs are read: a run's fetcher, and the token that cancels waiting for it.
 
-    It is no part of what a source is: all are equal, and what is pickled is nobody's.
+    It is not part of a source's identity: all networks are equal, and unpickling makes a new one.
     """
 
     fetcher: Fetcher = field(default_factory=Fetcher, compare=False)
@@ -167,7 +167,7 @@ class Network:
         return Network, ()
 
     def result(self, future: Future[T], patience: Patience | None = None) -> T:
-        """Wait for a job; leave it behind when it is time to, or with the `patience` for a first contact."""
+        """Return a job's result; abandon the job when the run is cancelled or `patience` (for a listing) runs out."""
         self.cancel.check()
         while not wait_for([future], TICK_SECONDS).done:
             self.cancel.check()
@@ -177,16 +177,16 @@ class Network:
         return future.result()
 
     def read(self, file: RemoteFile, start: int, stop: int) -> Data:
-        """Return a range of a file (see `Web.fetch`)."""
+        """Return a byte range of a file (see `Web.fetch`)."""
         return self.result(self.fetcher.fetch(file, start, stop))
 
 
 class RemoteReader(RangedFile):
-    """A listed file as a file object, for pyarrow and decompressors; `read` returns all that was asked for.
+    """A remote file as a file object, for pyarrow and decompressors; `read` returns all bytes that were asked for.
 
-    Small reads are served from one buffer of `buffer_bytes`, near the end the file's last ones; 0 makes each read one
-    exact request. With `ahead_bytes` the file is read as a stream up to `stop`: large ranges, several under way. (Each
-    reader is told its part.)
+    Small reads are served from one buffer of `buffer_bytes`, near the end of the file its last ones; 0 makes each read
+    one exact request. With `ahead_bytes`, which all open readers share, the file is prefetched up to `stop` in large
+    ranges, several at a time.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class RemoteReader(RangedFile):
         return self._network.read(self._file, start, min(max(stop, start + self._buffer_bytes), self._size))
 
     def _next_ahead(self, start: int) -> Data:
-        """Return what begins at `start`, and ask for what follows it as far as there is room."""
+        """Return the range with the byte `start`, and request the ranges after it as far as there is room."""
         fetcher, ahead = self._network.fetcher, self._ahead
         while ahead and not ahead[0][0] <= start < ahead[0][1]:
             ahead.popleft()[2].cancel()
@@ -239,7 +239,7 @@ class RemoteReader(RangedFile):
         return self._network.result(future)
 
     def close(self) -> None:
-        """Forget what is under way."""
+        """Cancel the prefetching."""
         if not self.closed:
             for *_, future in self._ahead:
                 future.cancel()

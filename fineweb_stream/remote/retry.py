@@ -1,7 +1,7 @@
-"""When to try again, how long to wait before, and when to give up.
+"""When to retry, how long to wait before, and when to give up.
 
-What passes (429, 5xx, cut connections) is tried again until nothing new came for `Timeouts.progress`; what does not
-pass (401, 403, 404) is refused at once, with the way out. A server that asks to be left alone is left alone by all.
+Temporary failures (429, 5xx, closed connections) are retried until no new byte came for `Timeouts.progress`; permanent
+ones (401, 403, 404) are reported at once, with a hint. If a server asks for a pause, all connections to it pause.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504, *range(520, 530)}  # 52x: Cloudfl
 
 
 class Refused(Exception):
-    """A server's answer is no success: it is the only argument."""
+    """A response with an error status; the response is the only argument."""
 
 
 class Pacing:
-    """What all connections know of the servers: when one may be asked again, and which waits were announced."""
+    """What all connections share about servers: when each may be asked again, and which waits were announced."""
 
     def __init__(self, closed: Cancel) -> None:
-        self._closed = closed  # whoever waits leaves once it is set
+        self._closed = closed  # cancels all waits
         self._lock = threading.Lock()
         self._closed_until: dict[str, float] = {}
         self._n_under_way: Counter[str] = Counter()
         self._announced: dict[str, float] = {}
 
     def ask(self, url: str, seconds: float, send: Callable[[], BaseHTTPResponse]) -> BaseHTTPResponse:
-        """Return what `send` returns, called as soon as the server may be asked: within `seconds`.
+        """Call `send` as soon as the server may be asked, but after `seconds` at the latest, and return its response.
 
-        Its headers say what is left of the server's limit: `"api";r=489;t=189` are 489 for the next 189 seconds.
+        A header says what is left of the server's limit: `"api";r=489;t=189` is 489 requests in the next 189 seconds.
         """
         server, end, limit = _server(url), time.monotonic() + seconds, None
         while (left := self._enter(server, end)) > 0:
@@ -69,20 +69,20 @@ class Pacing:
                 self.hold(url, float(limit[2]))
 
     def _enter(self, server: str, end: float) -> float:
-        """Count one more request, or return how many seconds it has to wait."""
+        """Return how many seconds a request has to wait; if 0 or less, count it as under way."""
         with self._lock:
             left = min(self._closed_until.get(server, 0.0), end) - time.monotonic()
             self._n_under_way[server] += left <= 0
             return left
 
     def hold(self, url: str, seconds: float) -> None:
-        """Leave a server alone for so long, as it asked."""
+        """Send a server no requests for `seconds`, as it asked."""
         server, end = _server(url), time.monotonic() + seconds
         with self._lock:
             self._closed_until[server] = max(self._closed_until.get(server, 0.0), end)
 
     def pause(self, seconds: float, what: str) -> None:
-        """Sleep, with one notice: threads that wait for the same meanwhile add none."""
+        """Sleep, and log it once, even if several threads wait for the same reason."""
         now = time.monotonic()
         with self._lock:
             is_new = now >= self._announced.get(what, 0)
@@ -94,13 +94,13 @@ class Pacing:
 
 
 def _server(url: str) -> str:
-    """Return what counts requests together: the Hub's API has a limit of its own."""
+    """Return the key by which requests are counted: the host, and for an API its path, as it has its own limit."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] + ("/api" if parts.path.startswith("/api/") else "")
 
 
 class Patience:
-    """Asks for one thing again and again, until `limit` seconds have passed without a new byte."""
+    """Retries one request until `limit` seconds have passed without a new byte."""
 
     def __init__(self, url: str, web: Web, limit: float | None = None) -> None:
         self.web = web
@@ -115,11 +115,11 @@ class Patience:
 
     @property
     def left(self) -> float:
-        """How many seconds are left."""
+        """How many seconds are left before giving up."""
         return self.limit - (time.monotonic() - self._since)
 
     def pieces(self, answer: BaseHTTPResponse, n_bytes: int) -> Iterator[bytes]:
-        """Yield what comes of an answer, up to `n_bytes`."""
+        """Yield the pieces of a response as they arrive, up to `n_bytes` in all."""
         self._answered()
         while n_bytes > 0 and (piece := answer.read1(min(PIECE_BYTES, n_bytes))):
             self._progressed()
@@ -129,13 +129,13 @@ class Patience:
             yield piece
 
     def _answered(self) -> None:
-        """Note that the server is there: from now on it is worth waiting for."""
+        """Note that the server has responded: from now on, wait for it as long as `Timeouts.progress`."""
         self.limit = max(self.limit, self.web.timeouts.progress)
 
     def retry(self, attempt: Callable[[], T], url: str = "") -> T:
-        """Return what `attempt` returns, called again until it does.
+        """Call `attempt` until it succeeds, and return its result.
 
-        Raises `InputError` for what waiting does not mend, with the `url` that was asked for, if it is another.
+        Raises `RemoteError` when the time is up, `InputError` for an error that no retry can fix (it names `url`).
         """
         url = url or self._url
         while True:
@@ -146,32 +146,32 @@ class Patience:
             except Refused as error:
                 answer: BaseHTTPResponse = error.args[0]
                 self._answered()
-                # Where the Hub redirects to, a refusal says that the signature in that address has expired.
+                # From a server that the Hub redirects to, 403 means that the signature in its URL has expired.
                 is_stale = answer.status == 403 and is_hub(url) and not is_hub(answer.url or "")
                 if answer.status not in _PASSING and not is_stale:
                     raise _refusal(url, answer) from None
                 reason, retry_after = f"HTTP {answer.status}", _retry_after(answer)
-            except ValueError:  # urllib3's for addresses are such
+            except ValueError:  # urllib3's error for an invalid URL
                 raise InputError(f"{shown(url)}: not an address that can be read", "check it") from None
             except (HTTPError, OSError) as error:
                 reason = _reason(url, error)
-            self.web.closed.check()  # what failed may have been closed because it is time to end
+            self.web.closed.check()  # it may have failed because `Web.close` closed it
             self._wait(reason, retry_after)
 
     def _wait(self, reason: str, retry_after: float | None) -> None:
-        """Wait as long as the server says, else longer each time; `RemoteError` when it has been too long."""
+        """Wait as long as the server asks, else longer each time. Raises `RemoteError` when the time is up."""
         left, timeouts = self.left, self.web.timeouts
         if left <= 0:
             raise self.give_up(reason)
         seconds = self._next_seconds if retry_after is None else max(retry_after, timeouts.first_wait)
         self._next_seconds = min(2 * self._next_seconds, timeouts.longest_wait)
-        seconds = min(seconds * random.uniform(1, 1.25), left)  # threads shall not come back in step
+        seconds = min(seconds * random.uniform(1, 1.25), left)  # jitter: threads must not retry in step
         if retry_after is not None:
             self.web.pacing.hold(self._url, seconds)
         self.web.pacing.pause(seconds, f"{self._place}: {reason}")
 
     def give_up(self, reason: str) -> RemoteError:
-        """Return the error to raise when it has been too long."""
+        """Return the error to raise when the time is up."""
         return RemoteError(
             f"{self._place}: {reason}; nothing came for {self.limit - self.left:.0f} s",
             "check the network; the same command continues once it is back",
@@ -179,9 +179,9 @@ class Patience:
 
 
 def _reason(url: str, error: BaseException) -> str:
-    """Say in a word or two why a connection failed.
+    """Return in a few words why a connection failed.
 
-    Raises `InputError` for what waiting does not mend: a certificate, or a proxy that refuses to connect.
+    Raises `InputError` for what no retry can fix: an untrusted certificate, or a proxy that refuses to connect.
     """
     cause: BaseException | None = error
     while cause:
@@ -203,7 +203,7 @@ def _reason(url: str, error: BaseException) -> str:
 
 
 def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
-    """Return the error for an answer that no waiting mends."""
+    """Return the error for a response that no retry can change."""
     if answer.status == 407:
         return _proxy_refusal(url, answer.status)
     said = re.sub(r"[^ -~]", "", answer.headers.get("X-Error-Message", ""))[:200]
@@ -226,7 +226,7 @@ def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
 
 
 def _proxy_refusal(url: str, status: int) -> InputError:
-    """Return the error for a proxy that does not let anything through, with the variable that says another."""
+    """Return the error for a proxy that refuses a request, with the environment variables that change proxies."""
     parts = urlsplit(url)
     around = f"no_proxy={parts.hostname} goes without a proxy"
     if status != 407:
@@ -239,7 +239,7 @@ def _proxy_refusal(url: str, status: int) -> InputError:
 
 
 def _retry_after(answer: BaseHTTPResponse) -> float | None:
-    """Return how many seconds the server asks to stay away; it says so in seconds or as a date."""
+    """Return how many seconds the server asks to wait, in seconds or as a date; None if it does not."""
     with contextlib.suppress(HTTPError, ValueError, OverflowError):
         return min(Retry().parse_retry_after(answer.headers.get("Retry-After", "")), 1e9)
     return None

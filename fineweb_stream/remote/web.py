@@ -1,7 +1,7 @@
-"""HTTP by urllib3: ranges of files, over connections that are used again and can be closed from outside.
+"""HTTP by urllib3: byte ranges of files, over reused connections that can be closed from another thread.
 
-The token goes to HF_ENDPOINT's own scheme, host and port, and never to where that redirects; a login in an address goes
-to that address's server. Only http and https are followed.
+The token is sent only to HF_ENDPOINT's own scheme, host and port, never to the target of a redirect elsewhere; a login
+in a URL is sent to that URL's server. Only redirects to http and https are followed.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from .network import CHANGED, Data, RemoteFile, Timeouts
 from .retry import Pacing, Patience, Refused
 
 LINKED_ETAG = "X-Linked-Etag"
-"""The Hub's word on which file it is, in the answer that redirects."""
+"""The Hub's header for a file's ETag, in the response that redirects."""
 
 MAX_REDIRECTS = 8
 
 MAX_KEPT = 256
-"""How many connections to a server are kept: more than there are ever."""
+"""How many connections to a server are kept open: more than there ever are."""
 
 MAX_DRAINED_BYTES = 65536
-"""A redirect's answer is read if it is no longer: then the connection can be used again."""
+"""A shorter body of a redirect is read to its end, so that the connection can be reused."""
 
 
 class Web:
-    """All servers as one run knows them: connections, limits, and where files are; `n_bytes` have come so far."""
+    """A run's HTTP client: connections, rate limits and the URLs that files redirect to; it has received `n_bytes`."""
 
     def __init__(self, closed: Cancel, timeouts: Timeouts) -> None:
         self.closed, self.timeouts, self.pacing = closed, timeouts, Pacing(closed)
         self.n_bytes = 0
         self._lock = threading.Lock()
-        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by a file's own address
-        self._places: dict[str, tuple[str, str]] = {}  # where that leads to, and the file's ETag there
+        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by a file's URL
+        self._places: dict[str, tuple[str, str]] = {}  # by the same: the URL it redirects to, and its LINKED_ETAG
         self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
         self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
 
     def first_contact(self, url: str) -> Patience:
-        """Return the patience for a listing: without a network it says so soon."""
+        """Return the patience for a listing, which gives up soon if there is no network."""
         return Patience(url, self, self.timeouts.contact)
 
     def fetch(self, file: RemoteFile, start: int, stop: int) -> Data:
-        """Return the bytes from `start` to `stop`, all of them: a cut answer is continued where it ended.
+        """Return all bytes from `start` to `stop`: a response that breaks off is continued where it ended.
 
-        Raises `InputError` when the file is gone, forbidden or not as listed, `RemoteError` when not a byte came for
+        Raises `InputError` if the file is gone, forbidden or not as it was listed, `RemoteError` if no byte came for
         `Timeouts.progress`.
         """
         assert 0 <= start <= stop <= file.size
@@ -76,7 +76,7 @@ class Web:
 
         def attempt() -> bytearray:
             nonlocal first
-            while first < stop:  # some servers give less than was asked for
+            while first < stop:  # some servers send less than was asked for
                 begun = first
                 with contextlib.ExitStack() as stack:
                     answer = self._open(stack, address, first, stop, patience.left)
@@ -91,7 +91,7 @@ class Web:
         return patience.retry(attempt)
 
     def _open(self, stack: contextlib.ExitStack, address: str, first: int, stop: int, limit: float) -> Any:
-        """Ask for a range where the file is, and for where that is if nobody knows: one asks, the others wait."""
+        """Request a range from the URL that the file redirects to; if unknown, one thread asks and the others wait."""
         with self._lock:
             asking = self._asking[address]
         headers = {"Range": f"bytes={first}-{stop - 1}"}
@@ -119,10 +119,10 @@ class Web:
     def send(
         self, url: str, limit: float, headers: Mapping[str, str] | None = None, linked_etag: str = ""
     ) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Open an address once, redirects followed; a server that wants to be left alone is left alone up to `limit` s.
+        """Request a URL and follow redirects; if a server has asked for a pause, wait for up to `limit` seconds.
 
-        What redirects say of the file is among the answer's headers. Raises `Refused` for what is no success, urllib3's
-        errors and `OSError` for what fails on the way.
+        The response's headers include the redirects' LINKED_ETAG. Raises `Refused` for an error status, urllib3's
+        errors and `OSError` for failed connections.
         """
         for _ in range(MAX_REDIRECTS):
             answer = self._send_once(url, limit, headers or {})
@@ -139,7 +139,7 @@ class Web:
                     answer.drain_conn()
             finally:
                 if answer.length_remaining != 0:
-                    answer.close()  # what is left of one answer is never taken for the next
+                    answer.close()  # else unread bytes would be taken for the next response
                 answer.release_conn()
             url = urljoin(url, location)
         raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
@@ -157,14 +157,14 @@ class Web:
         def send_again() -> urllib3.BaseHTTPResponse:
             try:
                 return request()
-            except urllib3.exceptions.ProtocolError:  # a server may close a connection that waits: by a new one, then
+            except urllib3.exceptions.ProtocolError:  # the server may have closed an idle connection
                 self.closed.check()
                 return request()
 
         return self.pacing.ask(url, limit, send_again)
 
     def _manager(self, url: str) -> urllib3.PoolManager:
-        """Return the pools of the proxy that the environment names for an address."""
+        """Return the connection pools for the proxy that the environment names for a URL."""
         parts = urlsplit(url)
         proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
         proxy = proxies.get(parts.scheme.lower()) or proxies.get("all") or ""
@@ -187,7 +187,7 @@ class Web:
         return manager
 
     def close(self) -> None:
-        """End all reads that are under way, and close what is idle."""
+        """End all reads in progress, and close idle connections."""
         for connection in list(self._opened):
             sock: Any = connection.sock
             with contextlib.suppress(OSError, AttributeError, TypeError):
@@ -197,7 +197,7 @@ class Web:
 
 
 def _tracked(base: Any, opened: weakref.WeakSet[HTTPConnection]) -> Any:
-    """Return a class of connections that are known once they are made: reads of them can be ended."""
+    """Return a connection class that adds each connection to `opened`, so that reads from it can be ended."""
 
     class Tracked(base):  # type: ignore[misc]
         def connect(self) -> None:
@@ -208,7 +208,7 @@ def _tracked(base: Any, opened: weakref.WeakSet[HTTPConnection]) -> Any:
 
 
 def _part_login(url: str, header: str = "Authorization") -> tuple[str, dict[str, str]]:
-    """Return a URL without its login, and the header that says it."""
+    """Return a URL without its login, and the login as a header."""
     parts = urlsplit(url)
     login, at, server = parts.netloc.rpartition("@")
     if not at:
@@ -218,11 +218,11 @@ def _part_login(url: str, header: str = "Authorization") -> tuple[str, dict[str,
 
 
 def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int, stop: int) -> None:
-    """Raise `InputError` unless the answer has the bytes that were asked for, of the file that was listed."""
+    """Raise `InputError` unless the response is the requested range, of the file as it was listed."""
     headers, url, total = answer.headers, shown(file.url), file.size
     version = headers.get("Last-Modified", "") if file.version.endswith(" GMT") else etag_of(headers)
     if file.url.startswith("hf://") and not headers.get(LINKED_ETAG) and not is_hub(answer.url or ""):
-        version = ""  # of another server that names its files differently; a commit's files never change
+        version = ""  # a CDN has its own ETag, and a commit's files never change
     if answer.status == 206:
         part = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", headers.get("Content-Range", ""))
         if not part or int(part[1]) != first:
