@@ -1,9 +1,9 @@
-"""Lines of JSON -> a batch by Arrow, outside the GIL, where every line is surely what `json.loads` says it is.
+"""JSON Lines -> a batch, parsed by Arrow outside the GIL, if the result is sure to be that of `json.loads`.
 
-Arrow's reader (RapidJSON) is strict, but sees a stream of objects, not lines, and looks at nothing but the fields that
-are asked for. So all of it must be UTF-8, each line must begin with `{` and end with `}`, there must be as many objects
-as lines, and each must have one of them, as text. Whatever is not so is for the exact parser: blank lines, arrays,
-`NaN`, fields given twice, halves of surrogate pairs, lines that cannot be used.
+Arrow's reader (RapidJSON) is strict, but it sees a stream of objects rather than lines, and only the requested fields.
+So all data must be UTF-8, each line must begin with `{` and end with `}`, there must be as many objects as lines, and
+each must have one of the fields, as text. All other data is left to the exact parser: blank lines, arrays, `NaN`,
+duplicate fields, lone surrogates, invalid lines.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MIN_BYTES = 1 << 18
-"""Less than this is parsed before Arrow would be loaded."""
+"""Less data than this is parsed faster than Arrow is loaded."""
 
-_MAX_BYTES = 1 << 30  # Arrow counts a block in 32 bits
+_MAX_BYTES = 1 << 30  # Arrow stores the size of a block in 32 bits
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 
 
 def read_plain_lines(data: bytes, columns: list[str], n_bytes: int) -> Batch | None:
-    """Return the texts of lines that stand for themselves; None where another parser must look at them.
+    """Return the texts of JSON Lines as a batch, or None if the exact parser must read them.
 
-    >>> import gigatoken  # Arrow goes with it
+    >>> import gigatoken  # Arrow is used only with it
     >>> batch = read_plain_lines(b'{"text": "one"}\\n{"n": 1, "text": "zw\\\\u00f6lf"}\\n' * 9000, ["text"], 0)
     >>> batch.texts[:2], len(batch.ends)
     (['one', 'zwölf'], 18000)
@@ -40,7 +40,7 @@ def read_plain_lines(data: bytes, columns: list[str], n_bytes: int) -> Batch | N
     """
     if not (data.startswith(b"{") and MIN_BYTES <= len(data) < _MAX_BYTES and _is_worth_it()):
         return None
-    if len(columns) > 1 and any("." in name for name in columns):  # what is in objects is not seen here
+    if len(columns) > 1 and any("." in name for name in columns):  # fields of nested objects are not seen here
         return None
     n_lines = _count_objects(data)
     array = _parse(data, columns) if n_lines else None
@@ -50,7 +50,7 @@ def read_plain_lines(data: bytes, columns: list[str], n_bytes: int) -> Batch | N
 
 
 def _is_worth_it() -> bool:
-    """Tell whether the fast engine is in use, and Arrow there: beside tiktoken it would save nothing."""
+    """Tell whether the fast engine is in use and Arrow installed: with tiktoken it would save no time."""
     return "gigatoken" in sys.modules and has_arrow()
 
 
@@ -61,7 +61,7 @@ def has_arrow() -> bool:
 
 
 def _count_objects(data: bytes) -> int:
-    """Count the lines; 0 unless each begins with `{` and ends with `}`."""
+    """Return the number of lines, or 0 unless each begins with `{` and ends with `}`."""
     array = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(array == _NEWLINE)
     if not data.endswith(b"\n"):
@@ -96,7 +96,7 @@ def _parse(data: bytes, columns: list[str]) -> pa.LargeStringArray | None:
 
 
 def _as_text(data: bytes) -> pa.LargeStringArray:
-    """Look at bytes as at one text: what Arrow can tell to be UTF-8 or not."""
+    """Return an array with the bytes as its only text, which Arrow can check to be UTF-8."""
     import pyarrow as pa
 
     ends = np.array([0, len(data)], np.int64)

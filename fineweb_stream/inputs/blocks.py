@@ -1,7 +1,7 @@
-"""What passes between the stages: a block says where some MiB of input are, and reads them where it is told to.
+"""What passes between the stages: a block says where about a MiB of input is, and reads it into a batch.
 
-A block is small and picklable: it is read in the worker, a thread here or a process elsewhere. Only a block of a stream
-that cannot be read twice (a pipe, a compressed file) carries its data.
+A block is small and picklable, because its reader may be another thread, process or machine. It carries its data only
+if it cannot be read again on its own (a pipe, a compressed file, a large row group), or if its data were prefetched.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ..tokenizer.batch import join_texts
 from ..tokenizer.ids import Ends
 
 BLOCK_BYTES = 1 << 20
-"""About how much text a block holds. Fixed: one document is the least, whatever its length."""
+"""About how much text a block holds; it has at least one document, whatever its length."""
 
 TEXT_COST = 5
-"""How many bytes a byte of text takes at most while it is read and encoded."""
+"""How many bytes of memory a byte of text takes at most while it is read and encoded."""
 
 
 class Batch(NamedTuple):
-    """What a block holds: one buffer of UTF-8 and where each document ends in it (int64), so no object for each.
+    """A block's documents: one buffer of UTF-8, and where each ends in it (int64); no object per document.
 
-    Document i is `data[ends[i - 1]:ends[i]]`; plain text has no ends, for it goes on. `n_records` lines, rows or
-    documents were read, skipped ones included, out of about `n_bytes`.
+    Document i is `data[ends[i - 1]:ends[i]]`; plain text, which continues in the next block, has no ends. `n_records`
+    lines, rows or documents of about `n_bytes` were read, skipped ones included.
     """
 
     data: bytes | memoryview
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """The documents as `str`: for errors, scripts and tests.
+        """The documents as `str`, for errors, scripts and tests.
 
         >>> batch_of(["one", "zwölf"], 9, 2, Changes()).texts
         ['one', 'zwölf']
@@ -48,20 +48,20 @@ class Batch(NamedTuple):
 
 
 def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: Changes) -> Batch:
-    """Make a batch of texts that are `str` already; lone surrogates become U+FFFD, as in tiktoken."""
+    """Make a batch of texts that are `str`; lone surrogates become U+FFFD, as in tiktoken."""
     return Batch(*join_texts(texts), n_bytes, n_records, changes)
 
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """One input of one format, the `number`th of the run, of those that begin with the `first`: all, or all but val's.
+    """One input of one format, which travels with every block.
 
-    It travels with every block. `block_bytes` is about how much text a block holds. What is not here is read by the
-    `network`.
+    `number` is its index in the run, and `first` that of the first input of its corpus (validation, then training).
+    `block_bytes` is about how much text a block holds. `network` reads remote inputs.
     """
 
     unit: ClassVar[str]
-    """What a record is called in messages: line, row, document, or "" for plain text."""
+    """What messages call a record: line, row, document, or "" for plain text."""
 
     number: int
     input: Input
@@ -72,31 +72,31 @@ class Source(ABC):
 
     @abstractmethod
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield the blocks from position `start` (a byte; for parquet a row) to the end."""
+        """Yield the blocks from position `start` (a byte offset; for parquet a row) to the end."""
 
     @abstractmethod
     def read(self, block: Block) -> Batch:
-        """Read one block; `RecordError` names a record that cannot be used.
+        """Read one block.
 
-        `GrownError` says that it is one to be cut again, as only those of parquet are.
+        Raises `RecordError` for a record that cannot be used, `GrownError` for a block of parquet to be cut again.
         """
 
     @abstractmethod
     def sample(self, n: int) -> list[Block]:
-        """Return up to `n` small blocks spread over the input, to estimate from; none for a stream."""
+        """Return up to `n` small blocks spread over the input, for estimates; none if it can be read only once."""
 
     def text_bytes(self) -> int:
-        """Return about how many bytes of text there are, in the measure of `Block.n_bytes`: the file's size."""
+        """Return about how many bytes of text the input has, counted as in `Block.n_bytes`: by default its size."""
         return self.input.size
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where some text is: `start` and `stop` are bytes of the file, or rows of a parquet file.
+    """Where some text is: `start` and `stop` are byte offsets in the file, or rows of a parquet file.
 
-    `n_bytes` is about how much text that is, `n_input_bytes` how much of the file. `split` is set where the place alone
-    decides (plain text), `joins` where an end-of-text id stands before it, `is_hard_cut` where its end may change ids,
-    `val_end` where the validation split of a stream of plain text ends (bytes; 0 elsewhere).
+    `n_bytes` is about how much text that is, `n_input_bytes` how much of the file. `split` is set if the offset alone
+    decides it (plain text), `joins` if an end-of-text id comes before the block, `is_hard_cut` if the cut at its end
+    may change ids. `val_end` is where the validation split of a plain-text stream ends (a byte offset; else 0).
     """
 
     source: Source
@@ -111,5 +111,5 @@ class Block:
     data: Any = field(default=None, repr=False)
 
     def read(self) -> Batch:
-        """Read the documents, in the worker."""
+        """Read the documents; called in the worker."""
         return self.source.read(self)

@@ -1,7 +1,7 @@
-"""Compressed files as streams of their bytes: gzip, zstd, xz, bzip2; of several members or frames, whole or refused.
+"""Compressed files as streams of their content: gzip, zstd, xz, bzip2, with any number of members or frames.
 
-The standard readers pass over garbage after the last member, and one of them over a cut: here both are errors that name
-the place.
+The standard readers ignore garbage after the last member, and one of them ignores truncation: here both are errors that
+name the offset.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ _READ_BYTES = 16 << 10
 
 
 class Codec(NamedTuple):
-    """A kind of compression: `magic` is what its files begin with (a pattern), `command` unpacks them in a shell.
+    """A compression format: `magic` is a pattern that its files begin with, `command` unpacks them in a shell.
 
-    `make` returns a decompressor like the standard library's, for one member that refers no more than so many bytes
-    back; `piece_bytes` of the file are given to it at a time: a byte becomes at most 1 kB in gzip, and may become 30 kB
-    in the others.
+    `make` returns a decompressor for one member, like those of the standard library, for windows of up to so many
+    bytes. It gets `piece_bytes` of the file at a time: a byte becomes up to 1 kB in gzip, up to 30 kB in the others.
     """
 
     name: str
@@ -36,10 +35,10 @@ class Codec(NamedTuple):
 
 
 MAX_WINDOW_BYTES = 1 << 31
-"""How far back a file may refer, which its decompressor holds: as far as zstd's may."""
+"""The largest window of a file, which its decompressor holds in memory: the largest that zstd has."""
 
 _BESIDE_BYTES = 1 << 20
-"""What a decompressor takes beside its window."""
+"""How much memory a decompressor takes besides its window."""
 
 
 def _zstd(max_bytes: int) -> Any:
@@ -51,17 +50,17 @@ def _zstd(max_bytes: int) -> Any:
 
 
 CODECS = {
-    # 31: a gzip header and trailer around the data
+    # 31: data with gzip's header and trailer
     ".gz": Codec("gzip", rb"\x1f\x8b", "gzip -dc", lambda _: zlib.decompressobj(31), _READ_BYTES),
-    # a frame, or one that is to be passed over
+    # a frame, or a skippable frame
     ".zst": Codec("zstd", rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", "zstd -dc", _zstd),
-    # zero bytes are a whole file of the format before it
+    # Not FORMAT_AUTO: in the older lzma format, zero bytes (padding) are a complete file.
     ".xz": Codec("xz", rb"\xfd7zXZ\x00", "xz -dc", lambda n: lzma.LZMADecompressor(lzma.FORMAT_XZ, n + _BESIDE_BYTES)),
     ".bz2": Codec(
         "bzip2", rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)", "bzip2 -dc", lambda _: bz2.BZ2Decompressor()
     ),
 }
-"""By the suffixes of their files."""
+"""The codecs by the suffix of their files."""
 
 
 def _how_to_unpack(path: str, suffix: str) -> str:
@@ -70,19 +69,19 @@ def _how_to_unpack(path: str, suffix: str) -> str:
 
 
 def window_bytes(head: bytes, suffix: str) -> int:
-    """Return how far back the first member of a file refers, which its decompressor holds (bytes); 0 for little.
+    """Return the window of a file's first member (bytes), which its decompressor holds in memory; 0 if it is small.
 
     >>> window_bytes(lzma.compress(b"words", preset=6)[:64], ".xz") >> 20
     8
 
-    (Formats: RFC 8878, 3.1.1.1; the .xz file format, 3.1 and 5.3.1: its last filter is LZMA2, whose one byte says it.)
+    (Formats: RFC 8878, 3.1.1.1; the .xz file format, 3.1 and 5.3.1: one byte of its last filter, LZMA2, encodes it.)
     """
     if suffix == ".xz" and len(head) > 24:
         at = head.find(b"\x21\x01", 14)
         bits = head[at + 2] if 0 <= at < 12 + 4 * (head[12] + 1) else 0
         return min((2 | bits & 1) << (bits // 2 + 11), 0xFFFFFFFF)
     if suffix == ".zst":
-        with contextlib.suppress(Exception):  # not installed, or no frame: reading it on says so
+        with contextlib.suppress(Exception):  # not installed, or not a frame: reading the file says so
             import zstandard
 
             return int(zstandard.get_frame_parameters(head).window_size)
@@ -90,19 +89,19 @@ def window_bytes(head: bytes, suffix: str) -> int:
 
 
 _PADDING = b"\0"
-"""What may follow a member: in xz by its specification, in gzip on tapes; no member of any kind begins with it."""
+"""Padding after a member: in xz by its specification, in gzip on tapes. No member of any format begins with it."""
 
 
 class CompressedFile:
-    """A compressed file, read in order; `n_raw` is how much of the file itself was read (bytes).
+    """A compressed file, read in order; `n_raw` is how much of the file itself was decompressed (bytes).
 
     >>> import gzip, io
     >>> members = gzip.compress(b"one ") + gzip.compress(b"two")
     >>> CompressedFile(io.BytesIO(members), "c.txt.gz", ".gz").read(100)
     b'one two'
 
-    It may refer `max_bytes` back. Raises `InputError` for a file that needs more, was cut off, is damaged, or has
-    something else behind its end.
+    Its window may be up to `max_bytes`. Raises `InputError` for a file that needs more, is truncated or damaged, or has
+    other data after its end.
     """
 
     def __init__(self, file: BinaryIO, path: str, suffix: str, max_bytes: int = MAX_WINDOW_BYTES) -> None:
@@ -114,11 +113,11 @@ class CompressedFile:
         self._member = self._codec.make(self._max_bytes)
         self._raw = b""
         self._held = bytearray()
-        self._is_begun = False  # whether the present member has seen any of its bytes
-        self._padding = b""  # what may stand before it
+        self._is_begun = False  # whether the current member has received any bytes
+        self._padding = b""  # padding that may come before it
 
     def read(self, n_bytes: int) -> bytes:
-        """Return `n_bytes` of the contents, less only at the end."""
+        """Return `n_bytes` of the content, fewer only at the end."""
         while len(self._held) < n_bytes and self._fill():
             pass
         data = bytes(self._held[:n_bytes])
@@ -127,11 +126,11 @@ class CompressedFile:
 
     @property
     def n_held(self) -> int:
-        """How much is unpacked that was not read yet (bytes)."""
+        """How much content was decompressed but not yet read (bytes)."""
         return len(self._held)
 
     def head(self, n_bytes: int) -> bytes:
-        """Return what the contents begin with, less where the file is cut or damaged: reading it on says where."""
+        """Return the first bytes of the content, fewer if the file is truncated or damaged, which `read` reports."""
         with contextlib.suppress(InputError):
             while len(self._held) < n_bytes and self._fill():
                 pass
@@ -142,7 +141,7 @@ class CompressedFile:
         self._file.close()
 
     def _fill(self) -> bool:
-        """Decompress some more; False at the end."""
+        """Decompress another piece; return False at the end of the file."""
         self._raw = self._raw or self._file.read(_READ_BYTES)
         raw, self._raw = self._raw[: self._codec.piece_bytes], self._raw[self._codec.piece_bytes :]
         self.n_raw += len(raw)
@@ -155,10 +154,10 @@ class CompressedFile:
         return True
 
     def _unpack(self, raw: bytes) -> None:
-        """Decompress what is not padding; what comes after the member is for the next one."""
+        """Decompress bytes that are not padding; those after the end of the member are left for the next one."""
         try:
             self._held += self._member.decompress(raw)
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library raises its own
             if "too much memory" in str(error) or "limit exceeded" in str(error):
                 raise self._error(
                     f"needs more than {format_size(self._max_bytes)} to be unpacked, for which there is no room,",

@@ -1,4 +1,4 @@
-"""A column of Arrow's -> a batch: its own buffer of text, unless it has nulls or invalid UTF-8."""
+"""An Arrow column -> a batch, which shares its buffer of text unless it has nulls or invalid UTF-8."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def find_field(schema: pa.Schema | pa.StructType, name: str) -> list[pa.Field] | None:
-    """Return the fields that lead to a column: one, or for `body.text` those of the structs that it is in.
+    """Return the field of a column, after the fields of the structs that it is in (for names like `body.text`).
 
-    A column of that very name comes first. None where there is none.
+    A column of that very name takes precedence. Returns None if there is none.
     """
     import pyarrow as pa
 
@@ -34,7 +34,7 @@ def find_field(schema: pa.Schema | pa.StructType, name: str) -> list[pa.Field] |
 
 
 def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
-    """Return the first of the named columns that is there as text, among a file's `leaves`; `NoTextError` for none."""
+    """Return the first named column that a file has as text; `leaves` are its columns. Raises `NoTextError`."""
     names = source.options.text_columns
     found = [(name, fields) for name in names if (fields := find_field(schema, name))]
     for name, fields in found:
@@ -56,7 +56,7 @@ def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type holds texts: strings, or bytes, as some writers have them; each may be a dictionary's."""
+    """Tell whether a type holds text: strings, or bytes, as some writers store them; also dictionaries of these."""
     import pyarrow.types as types
 
     value = kind.value_type if types.is_dictionary(kind) else kind
@@ -66,9 +66,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
-    """Return the column of texts out of rows, out of its structs, and bytes as strings: decoding finds out about them.
+    """Return the text column of some rows, out of its structs; bytes become strings, which are validated later.
 
-    A struct that is null has a null in it.
+    A null struct becomes a null text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -87,7 +87,7 @@ def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
 
 
 def take_column(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
-    """Return the column of texts out of rows, out of its structs, as it is."""
+    """Return the text column of some rows, out of its structs, with its own type."""
     import pyarrow.compute as pc
 
     fields = find_field(rows.schema, name)
@@ -99,7 +99,7 @@ def take_column(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
 
 
 def repeated_bytes(column: pa.ChunkedArray) -> int:
-    """Return how much text the places in dictionaries stand for (bytes)."""
+    """Return how much text the indices of a dictionary column stand for (bytes)."""
     import pyarrow.compute as pc
 
     lengths = (pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in column.chunks)
@@ -107,9 +107,9 @@ def repeated_bytes(column: pa.ChunkedArray) -> int:
 
 
 def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Batch:
-    """Turn a column into a batch: without a copy where it is one array, and outside the GIL.
+    """Turn a column into a batch, outside the GIL, and without a copy if it is a single array.
 
-    Raises `RecordError` for a null and for invalid UTF-8, unless `options` says otherwise.
+    Raises `RecordError` for nulls and invalid UTF-8, unless `options` allows them.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -118,7 +118,7 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
     array = (
         column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
     )
-    n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of its text alone: it is the same however it is cut
+    n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of text alone: the same however blocks are cut
     try:
         array.validate(full=True)
         is_plain = not array.null_count
@@ -128,9 +128,9 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
 
 
 def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:
-    """Make a batch of an array without nulls, on its own memory."""
+    """Make a batch of an array without nulls, which shares its memory."""
     _, offsets, data = array.buffers()
-    if not len(array) or data is None:  # then there may be no buffers at all
+    if not len(array) or data is None:  # such an array may have no buffers
         return batch_of([""] * len(array), n_bytes, len(array), Changes())
     places = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     start, stop = int(places[0]), int(places[-1])
@@ -138,7 +138,7 @@ def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:
 
 
 def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: ReadOptions) -> Batch:
-    """Read row by row as `options` says."""
+    """Read row by row, and treat nulls and invalid UTF-8 as `options` says."""
     import pyarrow as pa
 
     texts: list[bytes] = []

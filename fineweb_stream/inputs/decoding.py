@@ -1,4 +1,4 @@
-"""Is it UTF-8, and what to do about bytes that are none: each is named. And line ends."""
+"""Validating UTF-8, repairing invalid bytes and reporting each, and normalizing line ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..support.model import Change, Changes
 BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _ASCII = re.compile(rb"[\x00-\x7f]")
-_ZEROS = bytes(4096)  # no text has so many in a row
+_ZEROS = bytes(4096)  # more zero bytes in a row than text has
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
 
 
 def is_utf8(data: bytes) -> bool:
-    """Tell whether bytes are UTF-8, without a `str` of them: mostly in NumPy, which lets other threads run.
+    """Tell whether bytes are UTF-8; mostly by NumPy, outside the GIL, and without a `str` of all of them.
 
     >>> is_utf8("naïve".encode()), is_utf8(b"na\\xefve"), is_utf8(b"na\\xc3"), is_utf8(b"\\xc3a\\xaf")
     (True, False, False, False)
@@ -28,7 +28,7 @@ def is_utf8(data: bytes) -> bool:
         return True
     array = np.frombuffer(data, np.uint8)
     is_kept = array >= 0x80
-    is_kept[1:] |= is_kept[:-1]  # and the character after each run, so that no two runs come together
+    is_kept[1:] |= is_kept[:-1]  # and the byte after each run, which keeps runs apart
     try:
         array[is_kept].tobytes().decode("utf-8")
     except UnicodeDecodeError:
@@ -37,25 +37,25 @@ def is_utf8(data: bytes) -> bool:
 
 
 def has_zeros(data: bytes) -> bool:
-    """Tell whether there is a long row of zero bytes: room that was made for what has not come yet."""
+    """Tell whether there is a long run of zero bytes: space that a download reserved but has not filled yet."""
     return not np.frombuffer(data, np.uint8).min(initial=1) and _ZEROS in data
 
 
 def normalized(data: bytes) -> bytes:
-    """Return text with its line ends as `open()` has them: `\\r\\n` and `\\r` become `\\n`."""
+    """Return text with line ends as `open()` reads them: `\\r\\n` and `\\r` become `\\n`."""
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
 
 
 def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes, Changes]:
-    """Return data that stand at `byte` of a file as UTF-8, and what was replaced or left out.
+    """Return data from offset `byte` of a file as valid UTF-8, and what was replaced or left out.
 
     >>> data, changes = repair(b"caf\\xe9", "replace", byte=100)
     >>> data.decode(), list(changes)
     ('caf\ufffd', [Change(record=0, byte=103, kind='replaced', detail='1 byte of invalid UTF-8: e9', n=1)])
 
-    As `bytes.decode` does, piece by piece: in a `str` a single character may make four bytes of each.
+    It works like `bytes.decode`, but piece by piece: a single wide character makes a `str` take four bytes for each.
 
-    Raises `RecordError` for such bytes when `errors` is "strict".
+    Raises `RecordError` if `errors` is "strict", for invalid bytes and for a long run of zero bytes.
     """
     changes = Changes()
     if is_utf8(data):
@@ -71,7 +71,7 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
     parts: list[bytes] = []
     start = 0
     while start < len(data):
-        found = _ASCII.search(data, start + _PIECE_BYTES)  # no character and no row of bad bytes goes on behind one
+        found = _ASCII.search(data, start + _PIECE_BYTES)  # no character or invalid run continues after ASCII
         piece = data[start : found.end() if found else None]
         for at, bad in _bad_bytes(piece):
             if errors == "strict":
@@ -85,7 +85,7 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
 
 
 def _bad_bytes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each row of bytes that are no UTF-8, and where it begins."""
+    """Yield the offset and the bytes of each run of invalid UTF-8."""
     escaped = data.decode("utf-8", "surrogateescape")
     position = at = 0
     for match in _ESCAPED_BYTES.finditer(escaped):
@@ -105,7 +105,7 @@ def _not_utf8(record: int, byte: int, bad: bytes) -> RecordError:
 
 
 def char_bytes(data: bytes) -> int:
-    """Return how many bytes each character of JSON's texts takes as `str`, at most: 1, 2 or 4, by the widest.
+    """Return how many bytes a character of JSON's strings takes in a `str`, at most: 1, 2 or 4, by the widest one.
 
     >>> char_bytes(b"plain"), char_bytes("na\xefve \u2019".encode()), char_bytes(b'"\\\\ud83d\\\\ude00"')
     (1, 2, 4)

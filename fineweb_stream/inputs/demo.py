@@ -1,7 +1,7 @@
-"""The corpus that every Python carries: the language reference's topics, about 80 documents of English prose.
+"""A corpus that comes with Python: the topics of the language reference, about 80 documents of English prose.
 
 Enough to run the main job anywhere, offline, in seconds, and real enough to train on. (From the standard library's
-`pydoc_data.topics`; its text differs a little from one Python version to the next.)
+`pydoc_data.topics`, whose text differs a little between Python versions.)
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from .blocks import Batch, Block, Source, batch_of
 
 
 class Demo(Source):
-    """The documents of `pydoc_data.topics`, in the order of their names."""
+    """The documents of `pydoc_data.topics`, sorted by name."""
 
     unit = "document"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield one block with all the rest."""
+        """Yield the documents from number `start` on as one block."""
         documents = _documents()
         if start < len(documents):
             n_bytes = sum(len(document.encode()) for document in documents[start:])
             yield Block(self, start, len(documents), n_bytes, n_bytes)
 
     def read(self, block: Block) -> Batch:
-        """Take the documents."""
+        """Return the documents of a block."""
         return batch_of(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, Changes())
 
     def sample(self, n: int) -> list[Block]:
-        """Return all of it."""
+        """Return the whole corpus."""
         return list(self.iter_blocks())
 
 

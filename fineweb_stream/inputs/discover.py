@@ -1,4 +1,4 @@
-"""What the user named -> the files to read, in order, each with its format."""
+"""Names that the user gives -> the files to read, in order, each with its format."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
 N_LOOKED = 64
-"""How many texts at URLs are looked at, each by a request, before the others are taken for what they are called."""
+"""How many remote files are checked, each text by a request, before the formats of all others are taken by name."""
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 
 def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
-    """Return what a caller named, one or several, as the names that `find_inputs` takes; `InputError` for ""."""
+    """Return one or several inputs, as a caller gives them, as a list of names. Raises `InputError` for ""."""
     if isinstance(inputs, str | bytes | os.PathLike):
         inputs = [inputs]
     names = [os.fsdecode(name) for name in inputs or ()]
@@ -45,11 +45,11 @@ def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
 
 
 def find_inputs(names: Sequence[str], format: str | None = None, network: Network | None = None) -> list[Input]:
-    """Return the files behind paths, folders and globs, in the order given; folders and globs in natural order.
+    """Return the files behind paths, folders, globs and URLs, in the order given; folders and globs in natural order.
 
-    With `format` all of them are taken for that. What is not here is looked at by the `network`.
+    `format` overrides the detection of formats. `network` reads remote files.
 
-    Raises `InputError` when one is missing, empty or of no use.
+    Raises `InputError` if one is missing, empty or unusable.
     """
     if format not in (None, *SUFFIX_OF_FORMAT):
         raise InputError(f"format={format!r}: no such format", f"the formats are {', '.join(SUFFIX_OF_FORMAT)}")
@@ -65,7 +65,7 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
 
 
 def _without_own(names: Sequence[str]) -> list[str]:
-    """Return the names of what this program did not write: a shell's *.jsonl has that, too."""
+    """Return the names without files that this program wrote, which a shell's `*.jsonl` may include."""
     own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
     if own and len(own) == len(names):
         raise InputError(f"{own[0]}: written by this program: it is no corpus", "name text, jsonl or parquet files")
@@ -84,9 +84,9 @@ def _find(name: str, format: str | None, network: Network) -> list[Input]:
 
 
 def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
-    """Return the inputs that are not among the others, by whatever path; what is left out is said.
+    """Return the inputs that are not among the others, under any path, and log what is left out.
 
-    Raises `InputError` where none is left, or standard input is among both.
+    Raises `InputError` if none is left, or if standard input is among both.
     """
     taken = {_place(input) for input in others}
     left = [input for input in inputs if _place(input) not in taken]
@@ -103,15 +103,15 @@ def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
 def _place(input: Input) -> str:
     if input.is_remote or input.is_stdin:
         return input.path
-    info = os.stat(input.path)  # one file may have several names
+    info = os.stat(input.path)  # a file may have several paths
     return f"{info.st_dev} {info.st_ino}"
 
 
 def default_names(folder: Path) -> list[str]:
-    """Return what to read when nothing was named: a corpus beside the script, else FineWeb-Edu's sample on the Hub.
+    """Return what to read if no input is named: a corpus beside the script, else FineWeb-Edu's sample on the Hub.
 
-    A corpus is what a folder argument takes; of several formats the first in this order: `train_fineweb.txt`,
-    `input.txt`, parquet, JSON Lines, text.
+    Of the files that a folder argument would take, it returns the first of these groups that is not empty:
+    `train_fineweb.txt`, `input.txt`, parquet, JSON Lines, text.
     """
     files = [path for path in sorted(folder.iterdir(), key=_natural_key) if path.is_file() and is_usable(path.name)]
     groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
@@ -127,7 +127,7 @@ def _format_of(path: Path) -> str:
 
 
 def _some(paths: Sequence[Path]) -> str:
-    """Name the first few of some files.
+    """Return the names of the first three files, and how many more there are.
 
     >>> _some([Path(name) for name in "abcdef"])
     'a, b, c and 3 more'
@@ -137,7 +137,7 @@ def _some(paths: Sequence[Path]) -> str:
 
 
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
-    """Describe the files behind a URL or a short name; of very many texts that are as they are called, not all."""
+    """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
     files = sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url)))
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
@@ -147,7 +147,7 @@ def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
 
 
 def _describe_remote(file: RemoteFile, asked: str | None, network: Network, is_trusted: bool = False) -> Input:
-    """Describe a file; one that is called text is looked at: what else a file may be, reading it as that tells."""
+    """Describe a remote file; a text's first bytes are checked, because anything else can be misread as text."""
     format, compression = _by_name(file.url)
     format = asked or format
     if not format or (format == "text" and not (asked or is_trusted)):
@@ -157,13 +157,13 @@ def _describe_remote(file: RemoteFile, asked: str | None, network: Network, is_t
 
 
 def _by_name(url: str) -> tuple[str, str]:
-    """Return the format and the compression that a URL's endings speak of, "" for none."""
+    """Return the format and the compression that a URL's suffixes name, "" for none."""
     compression, suffix = suffixes(Path(urlsplit(url).path))
     return FORMAT_OF_SUFFIX.get(suffix, ""), compression
 
 
 def _expand(name: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the files of one argument, and whether the user named the very file."""
+    """Yield each file of an argument, and whether the user named (or matched) the file itself."""
     path = Path(name)
     try:
         if path.is_dir():
@@ -174,7 +174,7 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
             matches = set(map(Path, _glob(name)))
             folders = set(filter(Path.is_dir, matches))
             named = matches - folders
-            read = folders if "**" not in name else ()  # as a shell hands them over
+            read = folders if "**" not in name else ()  # like folder arguments; ** asks for files
             found = _each_once([*named, *(file for folder in sorted(read) for file in _walk_if_usable(folder))])
             if not found:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
@@ -186,7 +186,7 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
 
 
 def _glob(pattern: str) -> Iterator[str]:
-    """Yield what a pattern matches, but for what lies in hidden folders that it does not name."""
+    """Yield the matches of a pattern, without this program's files, and without hidden folders unless it names them."""
     named = Path(pattern).parts
     for match in glob.iglob(pattern, recursive=True):
         path = Path(match)
@@ -195,7 +195,7 @@ def _glob(pattern: str) -> Iterator[str]:
 
 
 def _walk_if_usable(folder: Path) -> list[Path]:
-    """Return the usable files below a folder that a pattern matches; one that has none is passed over, and named."""
+    """Return the usable files below a folder that a pattern matches; log a note if there are none."""
     try:
         return _walk(folder)
     except InputError as error:
@@ -204,7 +204,7 @@ def _walk_if_usable(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """Return the usable files below a folder; what is passed over, and not hidden, is said."""
+    """Return the usable files below a folder, and log other files that are not hidden."""
     found: list[Path] = []
     others: list[Path] = []
     for path in _iter_files(folder):
@@ -216,7 +216,7 @@ def _walk(folder: Path) -> list[Path]:
     others = sorted(others + no_lines, key=_natural_key)
     if not found:
         for path in others[:20]:
-            _describe(path, True, None)  # it says what can be done about one that is known
+            _describe(path, True, None)  # raises an error with advice for a known kind
         raise InputError(
             f"{folder}: no usable file in this folder" + (f", only {_some(others)}" if others else ""),
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
@@ -228,9 +228,9 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _iter_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, also where links lead to; each folder once. `OSError` for one shut.
+    """Yield the files below a folder, without hidden folders; follows symlinks, but enters each folder once.
 
-    What is hidden is not gone into.
+    Raises `OSError` for a folder that cannot be read.
     """
 
     def stop(error: OSError) -> None:
@@ -248,7 +248,7 @@ def _iter_files(folder: Path) -> Iterator[Path]:
 
 
 def _without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Part from a folder's files the `.json` that are no JSON Lines, where there are others: they describe those."""
+    """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others."""
     plain = [path for path in paths if path.suffix.lower() == ".json"]
     if len(plain) == len(paths):
         return paths, []
@@ -264,7 +264,7 @@ _SPLIT = re.compile(r"(?:^|/)(train|training|test|validation|valid|val|dev|eval)
 
 
 def _note_splits(folder: Path, paths: Sequence[Path]) -> None:
-    """Say so where files of several splits of a dataset are read together."""
+    """Log a note if files of several splits of a dataset are read together."""
     first: dict[str, Path] = {}
     for path in paths:
         if match := _SPLIT.search(path.relative_to(folder).as_posix()):
@@ -285,7 +285,7 @@ def _note_splits(folder: Path, paths: Sequence[Path]) -> None:
 
 
 def _each_once(paths: Iterable[Path]) -> list[Path]:
-    """Sort, and leave out what links make of files that are there by a shorter name."""
+    """Sort paths in natural order, and of those that symlinks make the same file, keep the shortest."""
     found: dict[str, Path] = {}
     for path in sorted(paths, key=lambda path: (len(path.parts), _natural_key(path))):
         found.setdefault(os.path.realpath(path), path)
@@ -293,7 +293,7 @@ def _each_once(paths: Iterable[Path]) -> list[Path]:
 
 
 def _natural_key(path: Path) -> list[tuple[int, int | str]]:
-    """Sort `part2` before `part10`."""
+    """Return a sort key that puts `part2` before `part10`."""
     return [
         (0, int(part)) if part.isascii() and part.isdigit() else (1, part)
         for part in re.split(r"([0-9]+)", str(path))
@@ -302,7 +302,7 @@ def _natural_key(path: Path) -> list[tuple[int, int | str]]:
 
 
 def _stdin(asked: str | None, network: Network) -> Input:
-    """Describe standard input; the hash of what it begins with tells whether it is the same again."""
+    """Describe standard input; its fingerprint is a hash of its first MiB, which a resumed run compares."""
     head = stdin_head(network.cancel)
     format = find_format(STDIN_NAME, head[:HEAD_BYTES], asked)
     if format == "parquet":
@@ -311,7 +311,7 @@ def _stdin(asked: str | None, network: Network) -> Input:
 
 
 def _meant(path: Path) -> str:
-    """Return what a name that is no file's may have meant."""
+    """Return a hint for a path that does not exist."""
     with contextlib.suppress(OSError):
         if path.parent.is_dir() and (near := difflib.get_close_matches(path.name, os.listdir(path.parent), 1, 0.8)):
             return f"did you mean {quoted(str(path.with_name(near[0])))}?"
@@ -344,5 +344,5 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         raise InputError(f"{path}: no such file", _meant(path)) from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
-    name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file that is called as standard input is
+    name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file named -
     return Input(name, format, info.st_size, file_fingerprint(path), bool(compression), compression)

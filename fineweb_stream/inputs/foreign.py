@@ -1,7 +1,7 @@
-"""What is no corpus, told by what it begins with, whatever it is called.
+"""Recognizing files that are not a corpus by their first bytes, whatever their name.
 
-A kind stands here when people have it where they think that a corpus is: archives, tables, arrays, other encodings,
-pages that a server sent in the place of a file.
+The kinds listed are those that people have in place of a corpus: archives, tables, arrays, other encodings, web pages
+that a server sent instead of a file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..support.redact import as_word, quoted
 from .codecs import CODECS
 from .refusal import Foreign
 
-_BYTE_ORDER_MARKS = {  # UTF-32's first, for one of them begins as UTF-16's
+_BYTE_ORDER_MARKS = {  # UTF-32 first: one of its marks begins with one of UTF-16's
     "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
 
 HEAD_BYTES = 32 << 10
-"""How much of an input, unpacked, is looked at."""
+"""How much of an input's content is looked at (bytes)."""
 
 
 def _python(code: str, arguments: str = "") -> str:
@@ -112,7 +112,7 @@ _BINARY = (
     (rb".{3}\x00{5}\{\s*\"", Foreign("model weights (safetensors)")),
     (rb"GGUF.\x00", Foreign("model weights (GGUF)")),
 )
-"""What no text begins with: a pattern, and what that is."""
+"""Patterns that no text begins with, and the kind of file that each means."""
 
 _JQ_CELLS = 'jq -r \'.cells[].source | if type == "array" then join("") else . end\''
 
@@ -180,9 +180,9 @@ _NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
 
 
 def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
-    """Return what a file is that begins with `head`, unpacked; None for text, JSON Lines and parquet.
+    """Return the kind of a file whose content begins with `head`; None for text, JSON Lines and parquet.
 
-    By its `suffix` alone only a table is told.
+    Its `suffix` matters only for tables.
 
     >>> find_foreign(b'[{"text": "one"},').kind
     'a JSON array'
@@ -204,7 +204,7 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
 
 
 def _find_json(head: bytes, text: bytes) -> Foreign | None:
-    """Return what a file is that begins with a JSON object; None for JSON Lines."""
+    """Return the kind of a file that begins with a JSON object; None for JSON Lines."""
     is_lines = is_json_lines(head)
     holder = _HOLDER.match(text)
     line, _, others = text.partition(b"\n")
@@ -217,7 +217,7 @@ def _find_json(head: bytes, text: bytes) -> Foreign | None:
 
 
 def _has_text(line: bytes, before: bytes) -> bool:
-    """Tell whether an object has a text of its own: on its line or, where that is not all of it, before its array."""
+    """Tell whether an object has a field `text`: on its line or, if the object goes on after it, before its array."""
     try:
         return "text" in json.loads(line)
     except (ValueError, RecursionError):
@@ -225,7 +225,7 @@ def _has_text(line: bytes, before: bytes) -> bool:
 
 
 def is_json_lines(head: bytes) -> bool:
-    """Tell whether a file begins with a JSON object that ends where its line does.
+    """Tell whether a file begins with a JSON object that ends on the same line.
 
     >>> is_json_lines(b'{"text": "one"}\\n'), is_json_lines(b'{\\n "text": "one"\\n}\\n'), is_json_lines(b"Once upon")
     (True, False, False)
@@ -245,12 +245,12 @@ def is_json_lines(head: bytes) -> bool:
     try:
         _, end = json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        return True  # a line that is damaged: the reader says where
+        return True  # a damaged line, which the reader reports
     return end <= len(line.decode("utf-8", "replace"))
 
 
 def _is_tar(head: bytes) -> bool:
-    """Tell by the checksum of its first entry, which every kind of tar has (its place counts as eight spaces)."""
+    """Tell by the checksum of the first header, which every tar has (its own bytes count as eight spaces)."""
     if len(head) < 512 or not re.fullmatch(rb"[ 0-7]{1,8}[\x00 ]*", head[148:156]):
         return False
     digits = head[148:156].strip(b"\x00 ")
@@ -258,7 +258,7 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _find_encoding(head: bytes) -> Foreign | None:
-    """Tell UTF-16 and UTF-32 by their marks or else by the zero bytes in them, which no UTF-8 text has."""
+    """Recognize UTF-16 and UTF-32 by byte-order marks or by zero bytes; other data with zero bytes is binary."""
     for name, marks in _BYTE_ORDER_MARKS.items():
         if head.startswith(marks):
             return _encoded(name, head.decode(name, "replace"))
@@ -290,7 +290,7 @@ _USUAL_COLUMNS = {"text", "content", "body", "article", "document", "sentence", 
 
 
 def find_table(head: bytes, suffix: str = "") -> Foreign | None:
-    """Return what a table of separated values is; under a name that does not say so only where it clearly is one.
+    """Return the kind of a table of separated values; without a table's suffix, only if it clearly is one.
 
     >>> find_table(b"id,text\\n1,a b\\n2,c d\\n").kind
     'a table (CSV)'
@@ -334,7 +334,7 @@ def _table(rows: list[list[str]], delimiter: str, text: str) -> Foreign:
     kind = {",": "CSV", "\t": "TSV"}.get(delimiter, f"separated by {delimiter}")
     options = "" if delimiter == "," else f", delimiter={delimiter!r}"
     if delimiter == "\t" and '\t"' not in text:
-        options += ", quoting=3"  # as most are written: a quote is a letter there
+        options += ", quoting=3"  # QUOTE_NONE: most TSV is written without quoting
     has_header = _has_header(rows)
     reader, row = ("DictReader", "r") if has_header else ("reader", "dict(enumerate(r))")
     code = (

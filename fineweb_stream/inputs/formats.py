@@ -1,4 +1,4 @@
-"""What a file is: by the endings of its name and by its first bytes, which have to agree."""
+"""The format of a file, by the suffixes of its name and by its first bytes, which must agree."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".jso
 SUFFIX_OF_FORMAT = {"text": ".txt", "jsonl": ".jsonl", "parquet": ".parquet"}
 
 _PARQUET = re.compile(rb"PAR1\x15")
-"""The magic bytes, and the first of a page's header or of the footer: in Thrift's compact protocol, field 1, an i32."""
+"""The magic bytes, and the first byte of a page header or footer: in Thrift's compact protocol, field 1, an i32."""
 
 
 def suffixes(path: Path) -> tuple[str, str]:
-    """Return the suffix of compression, if any, and the one before it.
+    """Return the suffix of the compression, "" for none, and the suffix before it.
 
     >>> suffixes(Path("c.jsonl.gz")), suffixes(Path("c.TXT"))
     (('.gz', '.jsonl'), ('', '.txt'))
@@ -46,7 +46,7 @@ _HIDDEN = re.compile(r"[._#@$~].*|lost\+found|System Volume Information|RECYCLER
 
 
 def is_own(file: str) -> bool:
-    """Tell by its name whether a file is one that this program writes: never an input.
+    """Tell by its name whether a file is an output of this program, which is never an input.
 
     >>> is_own("prepare.changes.jsonl"), is_own("train.bin"), is_own("prepared.jsonl")
     (True, True, False)
@@ -55,7 +55,7 @@ def is_own(file: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Tell by its name whether a file or folder found in a folder is not meant to be read: a trash, a log, a copy.
+    """Tell by its name whether a file or folder in a folder is hidden: trash, a log, a backup copy.
 
     >>> is_hidden(".ipynb_checkpoints"), is_hidden("_delta_log"), is_hidden("data")
     (True, True, False)
@@ -64,7 +64,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_usable(file: str) -> bool:
-    """Tell by its name whether a file found in a folder is a corpus.
+    """Tell by its name whether a file in a folder belongs to a corpus.
 
     >>> [is_usable(file) for file in ("c.JSONL.gz", "c.parquet.gz", "README.txt", "_SUCCESS.txt", "train.bin")]
     [True, False, False, False, False]
@@ -77,12 +77,12 @@ def is_usable(file: str) -> bool:
 
 
 def find_format(name: str, head: bytes, asked: str | None = None) -> str:
-    """Tell the format of a file that begins with `head`, unpacked: what was asked for, else by its name and `head`.
+    """Return the format of a file whose content begins with `head`: `asked` or, if that is None, by name and `head`.
 
     >>> find_format("c.json.gz", b'{"text": "one"}'), find_format("notes", b"Once upon a time")
     ('jsonl', 'text')
 
-    `asked` overrides detection. Raises `InputError` for what is no corpus, with the command that makes one of it.
+    Raises `InputError` for a file that is not a corpus, with the command that makes one of it.
     """
     compression, suffix = suffixes(Path(name))
     known = asked or FORMAT_OF_SUFFIX.get(suffix)
@@ -123,12 +123,12 @@ def _no_parquet(name: str, suffix: str, content: str) -> InputError:
 def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]:
     """Return the format of an open file, and the suffix of its compression, "" for none; `asked` overrides detection.
 
-    Raises `InputError` for what is no corpus, or is not packed as its name says.
+    Raises `InputError` for a file that is not a corpus, or not compressed as its name says.
     """
     raw = file.read(HEAD_BYTES)
     named, _ = suffixes(Path(name))
     packed = next((suffix for suffix, codec in CODECS.items() if re.match(codec.magic, raw)), "")
-    is_url = "://" in name  # an address often has no ending
+    is_url = "://" in name  # URLs often have no suffix
     if asked and not named and not is_url:
         return asked, ""
     if raw and named and not packed:

@@ -1,4 +1,4 @@
-"""JSON Lines: one JSON object a line, its text in one field. Blocks are byte ranges that end after a newline."""
+"""JSON Lines: one JSON object per line, with its text in one field. Blocks are byte ranges that end after a newline."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .storage import read_block
 
 _LONG_LINE_BYTES = 1 << 16
 _VALUE_BYTES = 80
-"""What a value beside the text takes as an object, at most, for each of the signs that it is written with."""
+"""How many bytes of memory a parsed value takes at most for each `[`, `{`, `,` or `:` that it is written with."""
 
 _LONE_SURROGATE = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _alone = threading.Lock()
-"""Whoever parses a line that takes much memory has it."""
+"""Held while a line that takes much memory is parsed: one at a time."""
 
 _AS_TEXT = "if it is plain text: --format text"
 
 MAX_NAMED = 30
-"""How many fields of a line an error names: a line may have thousands."""
+"""How many fields of a line an error lists: a line may have thousands."""
 
 
 class JsonLines(Records):
-    """A `.jsonl` or `.ndjson` file. Blank lines count as lines and hold nothing."""
+    """A `.jsonl` or `.ndjson` file. Blank lines count as lines but hold no document."""
 
     unit = "line"
     separator = b"\n"
@@ -46,12 +46,12 @@ class JsonLines(Records):
 
 
 def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
-    """Parse lines of JSON that stand at `byte` of a file.
+    """Parse JSON Lines from offset `byte` of a file.
 
     >>> read_lines(b'{"text": "one"}\\n{"text": "two"}\\n', 0, ReadOptions()).texts
     ['one', 'two']
 
-    Raises `RecordError` for a line that is no object or has no text, unless `options.skip_bad`.
+    Raises `RecordError` for a line that is not an object or has no text, unless `options.skip_bad`.
     """
     n_bytes = len(data)
     if byte == 0:
@@ -63,13 +63,13 @@ def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
 
 
 def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Batch:
-    """Parse line by line: the word on what is right, and where anything else is."""
+    """Parse line by line: this decides which lines are valid, and locates those that are not."""
     texts: list[bytes] = []
     changes = Changes()
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    del data  # the lines hold it once more: as much again for a large block
+    del data  # the lines are a copy of it
     parse = _parser()
     for i, line in enumerate(lines):
         if line and not line.isspace():
@@ -95,12 +95,12 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
 
 @contextlib.contextmanager
 def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> Iterator[None]:
-    """Let a line that becomes much be the only one for a while; `TooLargeError` where it becomes too much."""
+    """Let only one line at a time take much memory. Raises `TooLargeError` for a line that would take too much."""
     if max_bytes is None or len(line) <= _LONG_LINE_BYTES:
         yield
         return
     n_bytes = _text_bytes_of(line, _count(line, 0, len(line)))
-    if n_bytes > max_bytes:  # what looks like values may be in its text
+    if n_bytes > max_bytes:  # count exactly: some signs may be in its strings
         n_bytes = _text_bytes_of(line, count_values(line))
     if n_bytes > max_bytes:
         raise TooLargeError(
@@ -115,13 +115,13 @@ def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> Ite
 
 
 def _text_bytes_of(line: bytes, n_values: int) -> int:
-    """Return how much plain text takes the memory that a line does while it is an object (bytes)."""
-    wider = 2 * (char_bytes(line) - 1) * len(line)  # as itself, and as its text
+    """Return how much plain text would take the memory that a line takes while it is parsed (bytes)."""
+    wider = 2 * (char_bytes(line) - 1) * len(line)  # as the decoded line, and as its text
     return len(line) + (wider + n_values * _VALUE_BYTES) // TEXT_COST
 
 
 def count_values(line: bytes) -> int:
-    """Count what may become an object of its own: all that a bracket, a comma or a colon outside of texts stands for.
+    """Count the values that may become objects: one per `[`, `{`, comma and colon outside of strings.
 
     >>> count_values(b'{"text": "one, two [3] \\\\", {}", "ids": [1, 2, 3]}')
     7
@@ -148,7 +148,7 @@ def _read_line(
         if (text := find_text(value, names)) is not None:
             return text, Changes()
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        pass  # the slow way finds out whether it is wrong, and how
+        pass  # the exact parser decides whether the line is invalid, and why
     repaired, changes = repair(line, options.errors, byte, record)
     value = _parse_exactly(repaired.decode(), byte, record)
     try:
@@ -161,12 +161,12 @@ def _read_line(
 
 
 def find_text(record: Any, names: list[str]) -> str | None:
-    """Return the first of the named fields that holds a text; None where none does.
+    """Return the first of the named fields that holds a string, None if none does.
 
     >>> find_text({"text": None, "body": "one"}, ["text", "body"])
     'one'
 
-    Raises `TypeError` for what is no object.
+    Raises `TypeError` if the record is not an object.
     """
     for name in names:
         with contextlib.suppress(KeyError):
@@ -176,12 +176,12 @@ def find_text(record: Any, names: list[str]) -> str | None:
 
 
 def find_value(record: Any, name: str) -> Any:
-    """Return a field of an object, or for `meta.text` one of an object in it; a field of that very name comes first.
+    """Return a field of an object, for `meta.text` one of a nested object; a field of that very name takes precedence.
 
     >>> find_value({"meta": {"text": "one"}}, "meta.text"), find_value({"a.b": 1, "a": {"b": 2}}, "a.b")
     ('one', 1)
 
-    Raises `KeyError` or `TypeError` where there is none.
+    Raises `KeyError` or `TypeError` if there is none.
     """
     try:
         return record[name]
@@ -196,7 +196,7 @@ def find_value(record: Any, name: str) -> Any:
 
 
 def _parse_exactly(line: str, byte: int, record: int) -> Any:
-    """Parse with the standard library, whose word on what is JSON is the last; raise what is wrong with the line."""
+    """Parse with the standard library, which decides what is JSON. Raises `RecordError` with what is wrong."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -210,7 +210,7 @@ def _parse_exactly(line: str, byte: int, record: int) -> Any:
 
 
 def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> RecordError:
-    """Say why a parsed line holds no text."""
+    """Return the error for a parsed line that holds no text."""
     if isinstance(value, list):
         return RecordError(record, byte, "a JSON array, not an object", "an array of objects: jq -c '.[]' OLD > NEW")
     if not isinstance(value, dict):
@@ -236,7 +236,7 @@ def _excerpt(line: str) -> str:
 
 
 def _parser() -> Callable[[bytes], Any]:
-    """Return the fastest JSON parser there is; what it refuses is tried again with the standard one."""
+    """Return the fastest JSON parser installed; lines that it rejects are parsed again by the standard library."""
     try:
         import orjson
     except ImportError:

@@ -1,7 +1,7 @@
 """Parquet: one text column. Blocks are runs of whole row groups of about a block's size, read in the worker.
 
-A larger row group is decoded in order, batch by batch, and its blocks carry their texts: so memory does not follow the
-row group. Only the text column's bytes are read. (Position: the row in the file.)
+A larger row group is decoded in order, batch by batch, and its blocks carry their texts, so that memory does not grow
+with row groups. Only the text column's bytes are read. (Position: the row in the file.)
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MAX_ROW_GROUP_BYTES = 8 << 20
-"""A row group with more text than this is decoded batch by batch (bytes, decompressed)."""
+"""A row group with more text than this is decoded batch by batch (decompressed bytes)."""
 
 STREAM_BUFFER_BYTES = 2 << 20
-"""How much of a large column chunk is read at a time."""
+"""How much of a large column chunk is read at a time (bytes)."""
 
 MAX_BLOCK_ROWS = 50_000
-"""A row group of more rows is too: tiny documents take more memory as objects than as text."""
+"""The most rows of a block, or of a row group that is read whole: tiny documents take more memory than their text."""
 
 MAX_BATCH_ROWS, BATCH_BYTES = 16, 4096
-"""How many rows are decoded at a time: this many, or of this much text on average. Few: any of them may be huge."""
+"""How many rows, or how much text on average, are decoded at a time: little, because any of the rows may be huge."""
 
 MAX_BATCH_BYTES = 16 << 20
-"""How much text these may come to, where each of them is as long as a page; a row alone may be more."""
+"""How much text these rows may have if each is as large as the largest page; a single row may have more."""
 
 MAX_HELD = 500
-"""How many arrays are held for a block before they become one: each takes a kB beside its text."""
+"""How many arrays a block collects before they are joined: each takes a kB besides its text."""
 
 MAX_GROWTH = 2
-"""How much more than was announced a block may come to (times); one that is more is cut again."""
+"""A block with more than this many times the planned text is cut again."""
 
 N_FOOTERS = 8
-"""Of how many files the footers are kept; some files are begun before their turn."""
+"""How many files' footers are cached: some files are begun before their turn."""
 
 MIN_FOOTER_BYTES, MAX_FOOTER_BYTES = 1 << 16, 1 << 20
-"""How much of the end of a file at a URL is asked for at once: a 64th of it holds its footer, or nearly all of that."""
+"""Bounds of what is fetched first of a remote file's end: a 64th of the file, which has all or most of its footer."""
 
 MAX_GAP_BYTES = 256 << 10
-"""What of other columns is fetched along so that one request brings several row groups: less than a request costs."""
+"""The largest gap between ranges that one request fetches together: the gap costs less than another request."""
 
 
 class Footer(NamedTuple):
-    """What a file is read by: its footer, the column of texts, and the rows.
+    """What is needed to read a file: its footer, the text column, and the rows.
 
-    `column` is the physical one, and `first_rows` are of each row group, and how many rows there are. What is `skipped`
-    is all of a file, of which no row group is looked at.
+    `column` is the index of the physical column; `first_rows` has the first row of each row group, and then the number
+    of all rows. `skipped` is set if the whole file is skipped: then it has no row groups here.
     """
 
     metadata: pq.FileMetaData
@@ -74,19 +74,19 @@ class Footer(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows are read."""
+        """The number of rows to read."""
         return self.first_rows[-1]
 
     def chunk(self, group: int) -> pq.ColumnChunkMetaData:
-        """Return where the texts of a row group are."""
+        """Return the text column's chunk in a row group."""
         return self.metadata.row_group(group).column(self.column)
 
     def chunks(self) -> Iterator[pq.ColumnChunkMetaData]:
-        """Yield where the texts of each row group are."""
+        """Return the text column's chunk in each row group."""
         return map(self.chunk, range(len(self.first_rows) - 1))
 
     def groups(self, block: Block) -> range:
-        """Return which row groups a block's rows are."""
+        """Return the row groups that a block consists of."""
         return range(bisect_left(self.first_rows, block.start), bisect_left(self.first_rows, block.stop))
 
 
@@ -97,11 +97,11 @@ class Parquet(Source):
 
     @property
     def footer(self) -> Footer:
-        """What the footer says; `NotWholeError` or `NoTextError` for a file that is of no use and not skipped."""
+        """The file's footer. Raises `NotWholeError` or `NoTextError` for a file that is unusable and not skipped."""
         return _footer(self)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield runs of row groups, or batches of rows of a large one; one that carries why where all are skipped."""
+        """Yield runs of row groups, or parts of a large one; for a skipped file, a block that carries the reason."""
         footer, sizes = self.footer, _text_sizes(self)
         if footer.skipped and start == 0:
             yield Block(self, 0, footer.skipped.n, 0, self.input.size, data=footer.skipped)
@@ -110,7 +110,7 @@ class Parquet(Source):
             if stop <= start:
                 continue
             is_long = sizes[group] > MAX_ROW_GROUP_BYTES or stop - first > MAX_BLOCK_ROWS
-            is_large = is_long and stop - first > 1  # a row alone is its own block, whatever its length
+            is_large = is_long and stop - first > 1  # a single row is a block, whatever its length
             is_full = n_bytes + sizes[group] > self.block_bytes or stop - run_start > MAX_BLOCK_ROWS
             if run_start < first and (is_large or is_full):
                 yield self._block(run_start, first, n_bytes)
@@ -124,7 +124,7 @@ class Parquet(Source):
             yield self._block(run_start, footer.n_rows, n_bytes)
 
     def read(self, block: Block) -> Batch:
-        """Read the block's rows, or take the ones that it carries."""
+        """Read the block's rows, or take those that it carries."""
         if isinstance(block.data, Change):
             return batch_of([], 0, block.data.n, Changes([block.data]))
         if block.data is not None and not isinstance(block.data, Chunks):
@@ -139,12 +139,12 @@ class Parquet(Source):
         return read_column(take_text(table, footer.name), footer.name, self.options)
 
     def cut(self, block: Block) -> Iterator[Block]:
-        """Yield a block's rows anew, in blocks that carry them: for one that came to more than was announced."""
+        """Yield the rows of a block with more text than planned (`GrownError`) as smaller blocks that carry them."""
         for group in self.footer.groups(block):
             yield from self._stream(group, self.footer.first_rows[group])
 
     def sample(self, n: int) -> list[Block]:
-        """Return rows spread over the text; of a row group the first ones, or of its first MiBs where it is here."""
+        """Return rows spread over the text: a row group's first ones if it is remote, else some of its first MiBs."""
         n = min(n, 16)  # each takes a page or so of decoding
         sizes = [max(size, 1) for size in _text_sizes(self)]
         ends = list(itertools.accumulate(sizes))
@@ -160,7 +160,7 @@ class Parquet(Source):
         return blocks
 
     def text_bytes(self) -> int:
-        """Return the decoded size of the text column."""
+        """Return the decoded size of the text column (bytes)."""
         return sum(_text_sizes(self))
 
     def _block(self, start: int, stop: int, n_bytes: int, data: Any = None) -> Block:
@@ -168,7 +168,7 @@ class Parquet(Source):
         return Block(self, start, stop, n_bytes, int(size * stop / n_rows) - int(size * start / n_rows), data=data)
 
     def _stream(self, group: int, start: int, block_bytes: int = 0) -> Iterator[Block]:
-        """Decode one row group in order; yield its rows from `start` in blocks that carry them."""
+        """Decode one row group in order; yield its rows from `start` on in blocks that carry them."""
         block_bytes = block_bytes or self.block_bytes
         first_row, stop = self.footer.first_rows[group : group + 2]
         row, held_row = first_row, start
@@ -179,7 +179,7 @@ class Parquet(Source):
                 texts, row = texts.slice(max(start - row, 0)), row + len(texts)
                 if not len(texts):
                     continue
-                if held and n_bytes + texts.nbytes > 2 * block_bytes:  # a long row stands alone: may be too large
+                if held and n_bytes + texts.nbytes > 2 * block_bytes:  # a long row is a block: it may be too large
                     yield self._block(held_row, row - len(texts), n_bytes, _joined(held))
                     held, n_bytes, held_row = [], 0, row - len(texts)
                 held.append(texts)
@@ -194,7 +194,7 @@ class Parquet(Source):
             _check_rows(self.input, first_row, stop, row - first_row)
 
     def _decode(self, group: int, block_bytes: int) -> Iterator[pa.Array]:
-        """Yield the texts of a row group a few at a time; where these are more than a block, one by one."""
+        """Yield the texts of a row group a few at a time; one by one if these have more than `block_bytes`."""
         footer, chunk = self.footer, self.footer.chunk(group)
         first, stop = footer.first_rows[group : group + 2]
         mean_bytes, largest = _text_sizes(self)[group] // max(stop - first, 1), self._largest_page(first, stop, chunk)
@@ -207,10 +207,10 @@ class Parquet(Source):
                 yield from (texts.slice(i, 1) for i in range(len(texts))) if is_much else [texts]
 
     def _largest_page(self, first: int, stop: int, chunk: pq.ColumnChunkMetaData) -> int:
-        """Return how large the largest page is, which is decoded whole (bytes); `MemoryLimitError` without room."""
+        """Return about how large the largest page is (bytes). Raises `MemoryLimitError` if it is too large."""
         limit, n_bytes = self.options.max_document_bytes, int(chunk.total_uncompressed_size)
         if self.input.is_remote and (limit is None or n_bytes <= limit):
-            return n_bytes  # each page is a request there
+            return n_bytes  # no page is larger; to measure them takes a request for each
         with open_file(self.input, self.network) as file:
             largest = measure(file, chunk, 2 if self.input.is_remote else None).largest
         if limit is not None and largest > limit:
@@ -224,7 +224,7 @@ class Parquet(Source):
 
 
 def _at(blocks: Iterator[Block], places: list[float]) -> Iterator[Block]:
-    """Yield the blocks that stand at some places among all (bytes of text, ascending), or else the last."""
+    """Yield the blocks that contain the given places in the text of all (bytes, ascending), or else the last one."""
     end, left = 0, iter([*places, math.inf])
     place, last = next(left), None
     for block in blocks:
@@ -237,23 +237,23 @@ def _at(blocks: Iterator[Block], places: list[float]) -> Iterator[Block]:
                 place = next(left)
         if place == math.inf:
             return
-    if last:  # there is less than was announced
+    if last:  # there is less text than planned
         yield last
 
 
 def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
-    """Join what was decoded a few rows at a time: tiny documents would take several times their text as they are."""
+    """Join arrays of a few rows each: with tiny documents they take several times the memory of their text."""
     import pyarrow as pa
 
     return pa.chunked_array(arrays if len(arrays) == 1 else [pa.concat_arrays(arrays)])
 
 
 def _read_groups(file: BinaryIO, chunks: Chunks, pages: Sequence[Pages], max_bytes: float) -> pa.Table:
-    """Read the column of row groups; `GrownError` where it comes to more than `max_bytes`, before it takes the memory.
+    """Read the text column of row groups; raise `GrownError` rather than hold more than `max_bytes` of text.
 
-    Of a dictionary's places it is counted what they stand for, unless most stand for a value of their own: so it is
-    where a writer made the dictionary, while a column of categories may have more of them than it uses. By another
-    encoding that repeats, few rows are decoded at a time.
+    A dictionary column is read as indices, and the text they stand for is counted, unless `Pages.repeats` bounds it
+    well enough. (It does not for Arrow's dictionary type, whose dictionary may have unused values.) With any other
+    encoding that repeats text, few rows are decoded at a time.
     """
     import pyarrow as pa
 
@@ -265,13 +265,13 @@ def _read_groups(file: BinaryIO, chunks: Chunks, pages: Sequence[Pages], max_byt
     is_category = not fields or pa.types.is_dictionary(fields[-1].type)
     is_bounded = not is_category and n_bytes + sum(each.repeats for each in pages) <= max_bytes
     is_counted = not encodings <= (PLAIN | DICTIONARY if is_bounded else PLAIN)
-    if not is_counted or ("." not in name and encodings <= PLAIN | DICTIONARY):  # Arrow's structs have no dictionaries
+    if not is_counted or ("." not in name and encodings <= PLAIN | DICTIONARY):  # Arrow: no dictionaries in structs
         parquet = _open(file, metadata, dictionary=name if is_counted else None)
         table = parquet.read_row_groups(chunks.groups, [name], use_threads=False)
         if is_counted and repeated_bytes(take_column(table, name)) > max_bytes:
             raise GrownError
         return table
-    # Few rows at a time, as there is room for so many pages, and what comes is counted.
+    # Decode few rows at a time, because each may be as large as the largest page, and count their text.
     largest = max(each.largest for each in pages)
     n_rows = max(min(int(max_bytes) // max(largest, 1), MAX_BATCH_ROWS), 1)
     parquet, n_bytes, batches = _open(file, metadata), 0, []
@@ -284,7 +284,7 @@ def _read_groups(file: BinaryIO, chunks: Chunks, pages: Sequence[Pages], max_byt
 
 
 def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
-    """Raise `InputError` where a file has not the rows that its footer speaks of: Arrow reads on without a word."""
+    """Raise `InputError` if a file does not have the rows that its footer promises, which Arrow does not report."""
     if n_rows != stop - start:
         raise InputError(
             f"{input.shown}, rows {start + 1:,} to {stop:,}: damaged (only {n_rows:,} rows are there)",
@@ -293,9 +293,9 @@ def _check_rows(input: Input, start: int, stop: int, n_rows: int) -> None:
 
 
 class Chunks(NamedTuple):
-    """What a block's worker needs of a file: its footer, row groups, and where the bytes of their text columns are.
+    """What a block's worker needs of a file: its footer, the row groups, and the byte ranges of their text columns.
 
-    `fetched` is which ranges were fetched, these among them, and what they hold.
+    `fetched` has the ranges that were fetched, which include these, and their data.
     """
 
     footer: Footer
@@ -304,19 +304,19 @@ class Chunks(NamedTuple):
     fetched: tuple[list[tuple[int, int]], Sequence[Data]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let another process have its own bytes, not all that came with them."""
+        """Pickle only the block's own bytes, not all that were fetched with them."""
         own = self.fetched and [bytes(_Fetched(0, *self.fetched).find(*range)) for range in self.ranges]
         return Chunks, (self.footer, self.groups, self.ranges, own and (self.ranges, own))
 
     def open(self, source: Parquet) -> BinaryIO:
-        """Open the file, or what was fetched of it."""
+        """Open the file, or the ranges that were fetched of it."""
         if not self.fetched:
             return open_file(source.input, source.network)
         return cast(BinaryIO, _Fetched(source.input.size, *self.fetched))
 
 
 class _Fetched(RangedFile):
-    """A file of which only some ranges are here; `OSError` for a byte that is in none."""
+    """A file of which only some ranges are in memory. Reading other bytes raises `OSError`."""
 
     def __init__(self, size: int, ranges: list[tuple[int, int]], data: Sequence[Data]) -> None:
         super().__init__(size)
@@ -327,12 +327,12 @@ class _Fetched(RangedFile):
         return bytes(self.find(start, stop))
 
     def read_buffer(self, size: int, /) -> memoryview:
-        """Read without a copy: Arrow calls this where there is one."""
+        """Read without a copy: Arrow calls this method if a file has it."""
         start = self.tell()
         return self.find(start, self.seek(min(start + size, self._size)))
 
     def find(self, start: int, stop: int) -> memoryview:
-        """Return a range that is in one of those that are here."""
+        """Return a range of bytes that lies within one of the ranges in memory."""
         at = bisect_right(self._ranges, start, key=lambda range: range[0]) - 1
         if at < 0 or stop > self._ranges[at][1]:
             raise OSError(f"bytes {start:,} to {stop:,} belong to no column of text")
@@ -341,7 +341,7 @@ class _Fetched(RangedFile):
 
 
 def find_chunks(source: Parquet, block: Block) -> Chunks:
-    """Return which bytes of the file a block needs; columns of text that are near one another make one range."""
+    """Return which bytes of the file a block needs; column chunks that are close together become one range."""
     groups = source.footer.groups(block)
     ranges = [byte_range(source.footer.chunk(group)) for group in groups]
     if not all(0 <= start <= stop <= source.input.size for start, stop in ranges):
@@ -350,7 +350,7 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
 
 
 def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges of bytes with those made one that a request may bring together.
+    """Join byte ranges with small gaps between them, so that one request fetches them.
 
     >>> join_ranges([(0, 10), (20, 30), (1_000_000, 1_000_010)])
     [(0, 30), (1000000, 1000010)]
@@ -364,14 +364,14 @@ def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def text_share(source: Parquet) -> float:
-    """Return which part of the file its text column is: the rest is not read."""
+    """Return the text column's share of the file's bytes; the rest is not read."""
     n_bytes: int = sum(chunk.total_compressed_size for chunk in source.footer.chunks())
     return n_bytes / max(source.input.size, 1)
 
 
 @contextlib.contextmanager
 def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
-    """Turn what Arrow says of rows that it cannot decode into an `InputError`."""
+    """Turn Arrow's errors in decoding some rows into an `InputError` that names them."""
     import pyarrow as pa
 
     try:
@@ -387,9 +387,9 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
 def _open(
     file: Any, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0, dictionary: str | None = None
 ) -> pq.ParquetFile:
-    """Open for reading in order: a column chunk in one read, or through a buffer; checksums, where there are, count.
+    """Open a file to read it in order: a column chunk in one read, or through a buffer; verifies checksums, if any.
 
-    With `pre_buffer` a batch reader would hold the whole row group. The column `dictionary` is read as one.
+    With `pre_buffer` a batch reader would hold the whole row group. The column `dictionary` is read as a dictionary.
     """
     import pyarrow.parquet as pq
 
@@ -405,7 +405,7 @@ def _open(
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _metadata(input: Input, network: Network) -> pq.FileMetaData:
-    """Read the footer: large in files of many row groups, so it is kept for the blocks that follow."""
+    """Read the footer. It is large in files with many row groups, so it is cached for the next blocks."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -416,14 +416,14 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
             return _open(file).metadata
         except (pa.ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0]
-            if getattr(error, "errno", None):  # of the disk, and not of what is on it
+            if getattr(error, "errno", None):  # an error of the disk, not of the file's content
                 raise InputError(f"{input.shown}: {reason}", "check the disk, and give the command again") from None
             raise NotWholeError(f"{input.shown}: not a whole parquet file ({reason})", "fetch the file again") from None
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _footer(source: Parquet) -> Footer:
-    """Find the column of texts; a file of no use is skipped or, unless it is the first, that is said to be a way."""
+    """Find the text column; an unusable file is skipped with `skip_bad`, which errors advise after the first file."""
     shown, n_rows = source.input.shown, 1
     try:
         metadata = _metadata(source.input, source.network)
@@ -434,7 +434,7 @@ def _footer(source: Parquet) -> Footer:
         is_whole = isinstance(error, NoTextError)
         if not source.options.skip_bad:
             what = "the rows of such files" if is_whole else "such files"
-            has_others = source.number > source.first  # that were of use
+            has_others = source.number > source.first  # earlier ones, which were usable
             way = f"; or skip {what} with --skip-bad" if has_others else ""
             raise type(error)(error.message, error.hint + way) from None
         what = f"all {n_rows:,} rows" if is_whole else "the whole file, however many rows it had"
@@ -446,8 +446,8 @@ def _footer(source: Parquet) -> Footer:
 
 @functools.lru_cache(maxsize=N_FOOTERS)
 def _text_sizes(source: Parquet) -> list[int]:
-    """Return about how much text each row group holds (bytes)."""
-    if source.input.is_remote:  # a request for each row group would cost more than it tells
+    """Return about how much text each row group has (bytes)."""
+    if source.input.is_remote:  # measuring would take a request for each row group
         return [chunk.total_uncompressed_size for chunk in source.footer.chunks()]
     with open_file(source.input, source.network) as file:
         return [decoded_bytes(file, chunk) for chunk in source.footer.chunks()]

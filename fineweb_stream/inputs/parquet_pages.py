@@ -1,12 +1,12 @@
-"""How large the pages of a parquet column are, which are decoded whole, and how much text repeats come to.
+"""The sizes of a parquet column's pages, which are decoded whole, and how much text their repeated values take.
 
-The header of a page is a struct in Thrift's compact protocol: fields 1 to 4 are 32-bit integers (the kind of the page,
-its size after decompression and before, an optional checksum), and the first field of the struct that follows is how
-many values it has. (Sources: `parquet.thrift` of apache/parquet-format; Thrift's description of the compact protocol: a
-field is a byte, of the step to its number and its type, and the value; integers are zigzag varints.)
+A page header is a struct in Thrift's compact protocol: fields 1 to 4 are 32-bit integers (the page's type, its size
+decompressed and compressed, an optional checksum), and the first field of the struct that follows is the number of its
+values. (Sources: `parquet.thrift` of apache/parquet-format; Thrift's specification of the compact protocol: a field is
+a byte with the delta of its number and its type, and the value; integers are zigzag varints.)
 
-Writers that count rows, not bytes, make pages of hundreds of MB out of large documents; and a dictionary may stand for
-a thousand times its size, as may a value that begins as the one before (`DELTA_BYTE_ARRAY`). pyarrow tells none of it.
+Writers that count rows, not bytes, make pages of hundreds of MB from large documents; and a dictionary may decode to a
+thousand times its size, as may values that share a prefix (`DELTA_BYTE_ARRAY`). pyarrow reports none of these sizes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
 _DICTIONARY_PAGE, _DATA_PAGE_V2 = 2, 3
 PLAIN, DICTIONARY = frozenset({0, 6}), frozenset({2, 8})
-"""The encodings by which values are as long as what stands for them (one is `DELTA_LENGTH_BYTE_ARRAY`), and those of
-places in a dictionary."""
+"""The encodings that store every value in full (6 is `DELTA_LENGTH_BYTE_ARRAY`), and those that store indices into a
+dictionary."""
 _UNKNOWN = -1
 _HEADER_BYTES = 16 << 10
-"""More than a header has: its statistics are two values, which writers leave out where they are long."""
+"""More than a header has: its statistics have two values, which writers omit if they are long."""
 
 
 class Page(NamedTuple):
-    """A page's size after decompression (bytes), how many values it has, and how long it is in the file (bytes)."""
+    """A page's decompressed size (bytes), its number of values, and its size in the file with its header (bytes)."""
 
     n_bytes: int
     n_values: int
@@ -42,9 +42,9 @@ _NO_PAGE = Page(0, 0, 0)
 
 
 class Pages(NamedTuple):
-    """A column chunk's pages: all, and the largest (bytes, decompressed), and how the values in them are encoded.
+    """A column chunk's pages: the size of all and of the largest (decompressed bytes), and their values' encodings.
 
-    `repeats` is the most that a dictionary's values may come to beside itself (bytes), if each is used that it has.
+    `repeats` is how much text a dictionary may decode to at most besides itself (bytes), if each of its values is used.
     """
 
     n_bytes: int
@@ -54,7 +54,7 @@ class Pages(NamedTuple):
 
 
 def iter_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
-    """Yield the pages of a column chunk, one after the other, that of the dictionary first."""
+    """Yield the pages of a column chunk in order, the dictionary first, up to a header that cannot be parsed."""
     start, stop = byte_range(chunk)
     while start < stop:
         file.seek(start)
@@ -66,7 +66,7 @@ def iter_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
 
 
 def measure(file: BinaryIO, chunk: pq.ColumnChunkMetaData, n_pages: int | None = None) -> Pages:
-    """Measure a column chunk by its first `n_pages`."""
+    """Measure a column chunk by its first `n_pages`, by default all."""
     pages = list(itertools.islice(iter_pages(file, chunk), n_pages))
     data = [page for page in pages if not page.is_dictionary]
     encodings = {page.encoding for page in data}
@@ -79,13 +79,13 @@ def measure(file: BinaryIO, chunk: pq.ColumnChunkMetaData, n_pages: int | None =
 
 
 def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return about how much text a column chunk comes to: more than it has itself where a dictionary is most of it."""
+    """Return about how much text a column chunk decodes to (bytes), which is more than its size with a dictionary."""
     n_bytes = int(chunk.total_uncompressed_size)
     if byte_range(chunk)[0] == chunk.data_page_offset and not any(
         "DICTIONARY" in encoding for encoding in chunk.encodings or ["DICTIONARY"]
     ):
         return n_bytes
-    # Some writers leave out where the dictionary is: then it is the first page, and only that tells its size.
+    # Some writers omit the dictionary's offset, but it is the first page, and only this tells its size.
     pages = iter_pages(file, chunk)
     dictionary = next(pages, _NO_PAGE)
     if not dictionary.is_dictionary:
@@ -95,15 +95,15 @@ def decoded_bytes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def byte_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return where a column chunk begins and ends in its file: 0 and None mean that there is no offset."""
+    """Return where a column chunk begins and ends in its file; offsets of 0 or None are unset."""
     start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)), default=0)
     return start, start + chunk.total_compressed_size
 
 
 def parse_page(data: bytes) -> Page:
-    """Read what is wanted out of the header of a page that `data` begin with; zeros where they do not.
+    """Parse the page header at the start of `data`; return zeros if there is none.
 
-    >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A, 0x15, 0, 0, 0]))  # a dictionary's
+    >>> parse_page(bytes([0x15, 0x04, 0x15, 0xC8, 0x01, 0x15, 0x50, 0x4C, 0x15, 0x0A, 0x15, 0, 0, 0]))  # a dictionary
     Page(n_bytes=100, n_values=5, n_file_bytes=54, is_dictionary=True, encoding=0)
     """
     try:
@@ -112,14 +112,14 @@ def parse_page(data: bytes) -> Page:
         if not 3 <= len(numbers) <= 4 or kind != _STRUCT:
             return _NO_PAGE
         encoding = inner[3 if numbers[0] == _DATA_PAGE_V2 else 1]
-        at = _skip(data, _skip(data, at, _STRUCT), _STRUCT)  # the inner struct, and what is left of the outer one
+        at = _skip(data, _skip(data, at, _STRUCT), _STRUCT)  # the rest of the inner struct, and of the outer one
     except IndexError:
         return _NO_PAGE
     return Page(numbers[1], inner[0], at + numbers[2], numbers[0] == _DICTIONARY_PAGE, encoding)
 
 
 def _numbers(data: bytes, at: int) -> tuple[list[int], int, int]:
-    """Read the 32-bit integers that a struct begins with; return them, where the next field is, and its type."""
+    """Read the 32-bit integers that a struct begins with; return them, and the next field's offset and type."""
     numbers: list[int] = []
     at, kind = _field(data, at)
     while kind == _I32:
@@ -130,14 +130,14 @@ def _numbers(data: bytes, at: int) -> tuple[list[int], int, int]:
 
 
 def _field(data: bytes, at: int) -> tuple[int, int]:
-    """Read a field's first byte; return where its value begins, and its type: 0 is the end of the struct."""
-    if data[at] and not data[at] >> 4:  # the number itself follows, not the step to it
+    """Read the header of a field; return the offset of its value and its type, 0 at the end of the struct."""
+    if data[at] and not data[at] >> 4:  # the long form: the field's number follows
         return _varint(data, at + 1)[1], data[at] & 0x0F
     return at + 1, data[at] & 0x0F
 
 
 def _skip(data: bytes, at: int, kind: int) -> int:
-    """Return where a value of a type ends; true and false have no bytes besides."""
+    """Return the offset at which a value of a type ends; booleans have no bytes, as their type is their value."""
     if kind in (_I16, _I32, _I64):
         return _varint(data, at)[1]
     if kind == _BINARY:
@@ -154,7 +154,7 @@ def _skip(data: bytes, at: int, kind: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of 7 bits a byte, the least first, and where it ends."""
+    """Return a varint (7 bits per byte, the least significant first) and the offset of its end."""
     number = shift = 0
     while data[at] >= 0x80:
         number |= (data[at] & 0x7F) << shift

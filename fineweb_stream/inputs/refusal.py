@@ -1,4 +1,4 @@
-"""The error for a file that is no corpus: what it is, and a command that makes text of it, ready to paste."""
+"""The error for a file that is not a corpus: what it is, and a command to paste that makes text of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STDIN_NAME = "standard input"
 
 
 class Foreign(NamedTuple):
-    """A kind of file, the command that makes text of it, and the ending of what it makes.
+    """A kind of file, the command that makes text of it, and the suffix of the new file.
 
-    The command reads standard input and writes standard output, or has `{path}` and `{new}` in it. Without a command,
-    `hint` is what to do. What `is_text` could be read as it is. `without_jq` is the command where jq is not installed.
+    The command reads standard input and writes standard output, or contains `{path}` and `{new}`. Without one, `hint`
+    says what to do. `is_text`: it could be read as it is. `without_jq` is the command if jq is not installed.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Foreign(NamedTuple):
 
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
-    """Return the error for a file called `name` that is of a foreign kind inside of its compression."""
+    """Return the error for a file called `name` whose content, after any decompression, is of a foreign kind."""
     if found.without_jq and not shutil.which("jq"):
         found = found._replace(command=found.without_jq)
     is_piped = name == STDIN_NAME and "{path}" in found.hint
@@ -44,7 +44,7 @@ def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
 
 
 def _render(name: str, found: Foreign, compression: str) -> str:
-    """Write a command that works when it is typed."""
+    """Return the command for this file as the user can type it."""
     needs_file = "{path}" in found.command
     steps = [CODECS[compression].command] if compression and not needs_file else []
     if name == STDIN_NAME:
@@ -68,7 +68,7 @@ def _render(name: str, found: Foreign, compression: str) -> str:
 
 
 def new_name(name: str, suffix: str) -> str:
-    """Return the name of a file or folder that is not there yet: the same stem, in the same folder; here for a URL.
+    """Return an unused name with the same stem in the same folder, or for a URL in the current folder.
 
     >>> new_name("no/such/data.json.gz", ".jsonl"), new_name("no/such/c.txt", ".txt")
     ('no/such/data.jsonl', 'no/such/c_new.txt')

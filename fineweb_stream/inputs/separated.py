@@ -1,7 +1,7 @@
 """A text file as documents between separators. Blocks are byte ranges; each is read once.
 
-Line ends are as in plain text: `\\r\\n` and `\\r` become `\\n` in documents, and a newline of the separator stands for
-`\\r\\n`, too. (A lone `\\r` separates nothing.) All else of a document is kept as it is.
+Line ends are as in plain text: `\\r\\n` and `\\r` become `\\n` in documents, and a newline in the separator matches
+`\\r\\n`, too. (A lone `\\r` separates nothing.) Everything else in a document is kept as it is.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SCAN_BYTES = 1 << 16
 
 
 class Records(Source):
-    """A file of records between occurrences of a byte sequence; nothing else separates."""
+    """A file of records, separated by nothing but the `separator`."""
 
     @property
     @abstractmethod
     def separator(self) -> bytes:
-        """What stands between two of them."""
+        """The bytes between two records."""
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end right after a separator.
 
-        A record of more than two blocks stands alone, for it alone may be too large; of a stream, one that is too large
-        is passed over, and its block has no data.
+        A record longer than two blocks is a block of its own, because it may be too large. If a record of a stream is
+        too large, it is skipped, and its block has no data.
         """
         limit, max_window = self.options.max_document_bytes, self.options.max_window_bytes
         max_held = None if limit is None else limit + 2 * self.block_bytes
@@ -57,7 +57,7 @@ class Records(Source):
         return sample_blocks(self, n, self._find_end)
 
     def _last_end(self, data: bytes) -> int:
-        """Return where the last whole record ends in data that begin with one; 0 if none does."""
+        """Return the end of the last whole record in `data`, which begins with a record; 0 if none ends there."""
         return max((match.end() for match in _pattern(self.separator).finditer(data)), default=0)
 
     def _find_end(self, file: InputFile, target: int) -> int:
@@ -65,13 +65,13 @@ class Records(Source):
 
 
 class SeparatedText(Records):
-    """A text as documents. Empty ones (two separators in a row, one at the start or the end) are none."""
+    """A text as documents. Empty ones (between two separators, or before or after all text) do not count."""
 
     unit = "document"
 
     @property
     def separator(self) -> bytes:
-        """What stands between two documents, with line ends as they are matched."""
+        """The bytes between two documents, with normalized line ends."""
         assert self.options.separator
         return normalized(self.options.separator)
 
@@ -102,10 +102,10 @@ class SeparatedText(Records):
 def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
     """Return the end of the first separator that ends at `target` or later, or the file's end.
 
-    Occurrences may overlap (`\\n\\n` in `\\n\\n\\n`), and which of them separate depends on the first of the row: so
-    only one that overlaps none before it will do.
+    Occurrences may overlap (`\\n\\n` in `\\n\\n\\n`), and which of them separate depends on the first of the run: only
+    an occurrence that overlaps none before it counts.
     """
-    n = len(separator) + separator.count(b"\n")  # the longest that it can be in the file
+    n = len(separator) + separator.count(b"\n")  # its greatest length in a file
     position = max(target - 2 * n + 1, file.first)
     last_end = 0
     while True:
@@ -121,7 +121,7 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
 
 
 def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the documents of data that begin with one, each with where it begins; none that is empty.
+    """Yield the non-empty documents in `data`, which begins with a document, each after its offset.
 
     >>> list(split(b"one\\r\\n\\r\\ntwo\\n\\nthree", b"\\n\\n"))
     [(0, b'one'), (7, b'two'), (12, b'three')]
@@ -143,20 +143,20 @@ def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _escaped(separator: bytes) -> bytes:
-    """Return the pattern of a part of a separator; that it begins with a plain newline makes the search fast."""
+    """Return the pattern of a part of a separator; without an optional `\\r` at its start, the search is fast."""
     escaped = b"".join(rb"\r?\n" if byte == 10 else re.escape(bytes([byte])) for byte in separator)
     return escaped.removeprefix(rb"\r?")
 
 
 @functools.lru_cache(maxsize=4)
 def _pattern(separator: bytes) -> re.Pattern[bytes]:
-    """Match a separator, from its first newline on where it begins with one: a `\\r` before that is left."""
+    """Match a separator, without a `\\r` before a newline at its start."""
     return re.compile(_escaped(separator))
 
 
 @functools.lru_cache(maxsize=4)
 def _row(separator: bytes) -> re.Pattern[bytes]:
-    """Match a separator and all that overlap in a row from there on: millions of newlines are one match.
+    """Match a separator and the run of all that overlap after it: millions of newlines are one match.
 
     >>> _row(b"\\n\\n").match(b"\\n\\n\\n\\n\\nx").end()
     5
@@ -168,5 +168,5 @@ def _row(separator: bytes) -> re.Pattern[bytes]:
 
 
 def _further(part: bytes) -> bytes:
-    """Return the pattern of what makes the next separator of a row: within one, a newline may be two bytes."""
+    """Return the pattern of what completes the next separator of a run, in which a newline may be two bytes."""
     return (rb"\r?" if part.startswith(b"\n") else b"") + _escaped(part)

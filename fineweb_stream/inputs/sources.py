@@ -1,4 +1,4 @@
-"""Inputs -> sources of blocks, one module a format."""
+"""Inputs -> sources of blocks, one module per format."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .text import PlainText
 AnySource = TypeVar("AnySource", bound=Source)
 
 FOOTER_SECONDS = 5.0
-"""How long the footers of parquet files are looked at before a run: some 2,000 files."""
+"""How long the footers of parquet files are checked before a run: enough for some 2,000 files."""
 
 N_REMOTE_SAMPLES = 4
-"""How many samples are taken of what lies at URLs: few, each is fetched."""
+"""How many samples are taken of remote inputs: few, because each is fetched."""
 
 
 def make_sources(
@@ -39,10 +39,10 @@ def make_sources(
 ) -> list[Source]:
     """Return a source for each input, in order; the first `n_val` are a corpus of their own, the validation split.
 
-    What is not here is read by the `network`. The first `val_ratio` of plain text is its validation split, or with
-    `val_at_end` the last; with None that is decided elsewhere.
+    `network` reads remote inputs. The validation split of plain text is its first `val_ratio`, or with `val_at_end` its
+    last; with None it is decided elsewhere.
 
-    Raises `InputError` when plain text is mixed with documents, and for what `val_at_end` is not for.
+    Raises `InputError` if plain text is mixed with documents, and for inputs that `val_at_end` does not support.
     """
     plain = [input for input in inputs if input.format == "text" and options.separator is None]
     if plain and len(plain) < len(inputs):
@@ -64,16 +64,16 @@ def make_sources(
 
 
 def check_first(sources: Sequence[Source]) -> None:
-    """Raise `InputError` for the first parquet file if it has no text column.
+    """Raise `InputError` if the first parquet file is unusable.
 
-    Meanwhile the footers come of those at URLs that will be sampled: each takes several round trips.
+    Meanwhile, fetch the footers of the remote ones that will be sampled, because each takes several round trips.
     """
     found = [source for source in sources if isinstance(source, Parquet)]
     pool = ThreadPoolExecutor(2 * N_REMOTE_SAMPLES)
     try:
         for source in spread(found, N_REMOTE_SAMPLES)[1:]:
             if source.input.is_remote:
-                pool.submit(getattr, source, "footer")  # what is wrong with one is said when its turn comes
+                pool.submit(getattr, source, "footer")  # its errors are reported when its turn comes
         for source in found[:1]:
             _ = source.footer
     except BaseException:
@@ -83,12 +83,12 @@ def check_first(sources: Sequence[Source]) -> None:
 
 
 def spread(sources: Sequence[AnySource], n: int) -> Sequence[AnySource]:
-    """Return `n` sources or a few more, the first among them, evenly spread."""
+    """Return evenly spread sources, the first among them: at least `n`, but fewer than `2 * n`, or all if fewer."""
     return sources[:: max(len(sources) // n, 1)]
 
 
 def check_documents(sources: Sequence[Source]) -> None:
-    """Raise `InputError` for the first text that is no documents: there is nothing to shuffle."""
+    """Raise `InputError` for the first plain text, which has no documents to shuffle."""
     for source in sources:
         if not source.unit:
             raise InputError(
@@ -98,9 +98,9 @@ def check_documents(sources: Sequence[Source]) -> None:
 
 
 def find_without_text(sources: Sequence[Source], cancel: Cancel) -> InputError | None:
-    """Return what is wrong with the first parquet file here that has no text column, by footers that are read soon.
+    """Return the error of the first local parquet file without a text column that is found within FOOTER_SECONDS.
 
-    What cannot be read is not looked at: its turn comes, and until then it may be put right.
+    Unreadable files are ignored here: they may be repaired before their turn comes.
     """
     end = time.monotonic() + FOOTER_SECONDS
     for source in sources:
@@ -126,7 +126,7 @@ def _plain_sources(
     val_at_end: bool,
     network: Network,
 ) -> list[Source]:
-    """The validation split is the first or last `val_ratio` of all bytes: it may end or begin in any file."""
+    """Return sources whose validation split is the first or last `val_ratio` of all their bytes, across files."""
     make = functools.partial(PlainText, options=options, network=network, val_at_end=val_at_end)
     sources: list[Source] = []
     total = sum(input.size for input in inputs)
@@ -134,7 +134,7 @@ def _plain_sources(
     begin, end = (total - n_val_bytes, total) if val_at_end else (0, n_val_bytes)
     start, has_text = 0, False
     for number, input in enumerate(inputs):
-        has_text = has_text and number != n_val  # nothing stands before the first of train
+        has_text = has_text and number != n_val  # no text comes before the first training file
         ratio = val_ratio if input.is_stream else None
         val_bytes = max(min(end - start, input.size) - max(begin - start, 0), 0)
         sources.append(make(number, input, val_bytes=val_bytes, val_ratio=ratio, joins=has_text))

@@ -1,4 +1,4 @@
-"""Standard input: a pipe that passes once, and may be silent for long."""
+"""Standard input: a pipe that can be read once, and may be silent for long."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..support.errors import InputError
 
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
-_HEAD = bytearray()  # what was read of it so far to look at: like standard input itself, it is the process's
+_HEAD = bytearray()  # the part that was read for format detection: global, as standard input is
 
 
 class StandardInput:
-    """Standard input as a file to read from: what waits for it ends with the run, by its token.
+    """Standard input as a file; waiting for data can be cancelled by the run's token.
 
-    Where `select` knows no pipes, on Windows, it ends only with the next data.
+    On Windows, where `select` does not support pipes, a wait ends only when data arrives.
     """
 
     def __init__(self, cancel: Cancel) -> None:
         self._cancel = cancel
 
     def read(self, n_bytes: int) -> bytes:
-        """Return `n_bytes`, less only at the end."""
+        """Return `n_bytes`, fewer only at the end."""
         buffer = cast(io.BufferedReader, sys.stdin.buffer)
         data = bytearray()
         while len(data) < n_bytes:
             self._wait_for(buffer)
-            piece = buffer.read1(min(n_bytes - len(data), _PIECE_BYTES))  # keeps nothing back that select cannot see
+            piece = buffer.read1(min(n_bytes - len(data), _PIECE_BYTES))  # leaves nothing buffered, unseen by select
             if not piece:
-                self._cancel.wait(TICK_SECONDS)  # Ctrl+C ends the whole pipeline: this end may come before our signal
+                self._cancel.wait(TICK_SECONDS)  # Ctrl+C ends the whole pipeline: the input may end before our signal
                 break
             data += piece
         return bytes(data)
@@ -47,9 +47,9 @@ class StandardInput:
 
 
 def stdin_head(cancel: Cancel = NEVER) -> bytes:
-    """Return the first MiB of standard input, which is looked at before it is read as an input.
+    """Return the first MiB of standard input, which is kept and read again as part of the input.
 
-    Raises `InputError` where it is closed or empty.
+    Raises `InputError` if it is closed or empty.
     """
     if not _HEAD and sys.stdin:
         _HEAD.extend(StandardInput(cancel).read(_HEAD_BYTES))
@@ -65,12 +65,12 @@ def is_whole_head() -> bool:
 
 
 def is_piped(seconds: float) -> bool:
-    """Tell whether something is piped into standard input, or redirected, and comes within a time."""
+    """Tell whether standard input is a pipe or a file that has data within `seconds`."""
     try:
         buffer = cast(io.BufferedReader, sys.stdin.buffer)
         kind = os.fstat(buffer.fileno()).st_mode
         if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)) or not select.select([buffer], [], [], seconds)[0]:
             return False
         return bool(buffer.peek(1))
-    except (AttributeError, OSError, ValueError):  # closed, replaced, or on Windows, where select knows no pipes
+    except (AttributeError, OSError, ValueError):  # closed, replaced, or on Windows: no pipes in select
         return False

@@ -1,4 +1,4 @@
-"""Where inputs' bytes come from: files here or at a URL, which any worker can open, and streams, which pass once."""
+"""Reading inputs: local and remote files, which any worker can open, and streams, which can be read once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .standard_input import StandardInput, stdin_head
 
 _SKIP_BYTES = 1 << 20
 HEAD_BYTES = 1 << 20
-"""How much of a compressed file is unpacked to estimate what is in it (bytes of content)."""
+"""How much content of a compressed file is unpacked for estimates (bytes)."""
 
 SAMPLE_BYTES = 1 << 15
 
 _HEADER_BYTES = 64
-"""What says how far back a compressed file refers is among its first (bytes)."""
+"""How much of a compressed file's start is read to find the size of its window (bytes)."""
 
 
 class StreamFull(Exception):
-    """A stream's next record is longer than may be held; `position` is how far it was read."""
+    """A stream's next record is longer than may be buffered; `position` is how far it was searched for an end."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -37,7 +37,7 @@ class StreamFull(Exception):
 
 
 class InputFile:
-    """An input open for planning, here or at a URL: reads at any place."""
+    """An input that is open for planning, local or remote; it can be read at any offset."""
 
     def __init__(self, input: Input, file: BinaryIO | CompressedFile) -> None:
         self.input = input
@@ -52,21 +52,21 @@ class InputFile:
 
     @property
     def first(self) -> int:
-        """The first byte that can be read."""
+        """The first offset that can be read."""
         return 0
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
-        """Read up to `n_bytes` from `position`; less only at the end."""
+        """Read `n_bytes` from offset `position`, fewer only at the end."""
         file = cast(BinaryIO, self._file)
         file.seek(position)
         return file.read(max(min(n_bytes, self.input.size - position), 0))
 
     def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
-        """Find the end of a record that was read up to `position`."""
+        """Return the end of a record that was searched up to `position`."""
         return find_end(self, position + 1)
 
     def end(self) -> int:
-        """Return where the input ends, once reading has come there; `InputError` when the file had been longer."""
+        """Return where the input ends, once it was read to its end. Raises `InputError` if the file has shrunk."""
         size = cast(BinaryIO, self._file).seek(0, os.SEEK_END)
         if size < self.input.size:
             raise _shorter(self.input, size)
@@ -78,9 +78,10 @@ class InputFile:
 
 
 class StreamFile(InputFile):
-    """An input that passes once: what no block has taken is held, up to `max_held` bytes of it.
+    """An input that can be read once; bytes that no block has taken yet are buffered, up to `max_held`.
 
-    It is taken up at `start`: what comes before is read and forgotten. A file at a URL begins there (`begin`).
+    It starts at offset `start`: everything before it is read and dropped. `head` are the bytes from offset `begin` on
+    that were already read from `file`.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class StreamFile(InputFile):
 
     @property
     def first(self) -> int:
-        """The first byte that is held."""
+        """The first offset that is buffered."""
         return self._held_start
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
-        """Read up to `n_bytes` from `position`; less only at the end. Raises `StreamFull`."""
+        """Read `n_bytes` from offset `position`, fewer only at the end. Raises `StreamFull`."""
         if self._is_passing_over:
             self._drop(position - self._held_start)
         at = position - self._held_start
@@ -121,7 +122,7 @@ class StreamFile(InputFile):
         return bytes(self._held[at : at + n_bytes])
 
     def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
-        """Find the end of a record that was read up to `position`, without holding it."""
+        """Return the end of a record that was searched up to `position`, without buffering the record."""
         self._is_passing_over = True
         try:
             return super().pass_over(find_end, position)
@@ -133,7 +134,7 @@ class StreamFile(InputFile):
         return self._held_start + len(self._held)
 
     def block(self, source: Source, start: int, stop: int) -> Block:
-        """Make the block of a byte range; it takes its data along, unless they were passed over."""
+        """Make the block of a byte range, with its data unless it was skipped."""
         n_bytes = n_input_bytes = stop - start
         data = self.read_at(start, n_bytes) if start >= self._held_start else None
         self._drop(stop - self._held_start)
@@ -147,10 +148,10 @@ class StreamFile(InputFile):
 
 
 def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
-    """Return up to `n` small blocks spread over a file, which share no byte: a short file is in them once.
+    """Return up to `n` small blocks spread over a file, without overlaps.
 
-    Of a compressed file they are of its first HEAD_BYTES, up to where it is damaged. `find_end` returns the first good
-    end at a byte or later.
+    In a compressed file, they are spread over its first HEAD_BYTES, up to any damage. `find_end` returns the first good
+    end at an offset or later.
     """
     input, blocks = source.input, list[Block]()
     is_packed = bool(input.compression)
@@ -169,9 +170,9 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
 
 
 def unpacked_bytes(source: Source, is_strict: bool) -> int:
-    """Return about how long a compressed file's content is, by its first HEAD_BYTES (bytes).
+    """Estimate the length of a compressed file's content by its first HEAD_BYTES (bytes).
 
-    Where these are damaged it is 0, or an `InputError` if `is_strict`.
+    If these are damaged, return 0, or raise `InputError` if `is_strict`.
     """
     damage = contextlib.nullcontext() if is_strict else contextlib.suppress(InputError)
     with damage, contextlib.closing(_unpack(source.input, source.network)) as file:
@@ -182,7 +183,7 @@ def unpacked_bytes(source: Source, is_strict: bool) -> int:
 
 
 def count_unpacked(input: Input, n_bytes: int) -> int:
-    """Return how long the content of a compressed file here is, up to `n_bytes`."""
+    """Return the length of a compressed local file's content, at most `n_bytes`."""
     n_found = 0
     with contextlib.closing(_unpack(input, Network())) as file:
         while n_found < n_bytes and (data := file.read(min(_SKIP_BYTES, n_bytes - n_found))):
@@ -195,7 +196,7 @@ def _unpack(input: Input, network: Network, max_window: int = MAX_WINDOW_BYTES) 
 
 
 def largest_window(inputs: Iterable[Input], network: Network) -> int:
-    """Return how far back compressed files refer, by their first bytes (bytes); of those at URLs the first is asked."""
+    """Return the largest window of compressed files, by their headers (bytes); only the first remote one is checked."""
     packed = [input for input in inputs if input.compression and not input.is_stdin]
     remote = [input for input in packed if input.is_remote]
     largest = 0
@@ -213,9 +214,9 @@ def open_input(
     is_stream: bool = True,
     max_window: int = MAX_WINDOW_BYTES,
 ) -> InputFile:
-    """Open an input for planning from `start` on; `InputError` says why it cannot be.
+    """Open an input for planning, from offset `start` on. Raises `InputError` if it cannot be opened.
 
-    What lies at a URL is read as a stream, in large ranges, unless any place of it is wanted.
+    A remote file is read in order, in large ranges, unless `is_stream` is False.
     """
     if input.is_stdin:
         return StreamFile(input, cast(BinaryIO, StandardInput(network.cancel)), start, max_held, stdin_head())
@@ -231,9 +232,9 @@ def open_input(
 def open_file(
     input: Input, network: Network, is_stream: bool = False, stop: int | None = None, buffer_bytes: int = 0
 ) -> BinaryIO:
-    """Open an input's file; `InputError` says why it cannot be.
+    """Open an input's file. Raises `InputError` if it cannot be opened.
 
-    A stream at a URL is read ahead, up to `stop`, else `buffer_bytes` at a time.
+    A remote file is prefetched up to `stop` if `is_stream`, else read at least `buffer_bytes` at a time.
     """
     if input.is_remote:
         ahead_bytes = network.fetcher.ahead_bytes if is_stream else 0
@@ -245,12 +246,12 @@ def open_file(
 
 
 def remote_file(input: Input) -> RemoteFile:
-    """Return what the network's readers know an input by."""
+    """Return a remote input as the file that a network reads."""
     return RemoteFile(input.path, input.size, input.fingerprint)
 
 
 def read_block(block: Block) -> bytes:
-    """Return the bytes of a block, in the worker; `InputError` when the file has become shorter."""
+    """Return the bytes of a block; called in the worker. Raises `InputError` if the file has shrunk."""
     if block.data is not None:
         return bytes(block.data)
     source, n_bytes = block.source, block.stop - block.start
@@ -263,7 +264,7 @@ def read_block(block: Block) -> bytes:
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise `ChangedError` when a file is not what it was when the run looked at it first."""
+    """Raise `ChangedError`, or for a remote file `InputError`, if it has changed since the run first looked at it."""
     input = source.input
     if input.is_stdin or input.format == "demo":
         return
@@ -282,7 +283,7 @@ def check_unchanged(source: Source) -> None:
 
 
 def place_hash(input: Input, offset: int, n_bytes: int) -> str:
-    """Return the SHA-256 of the `n_bytes` of text before an offset of a file here; "" where they are not there."""
+    """Return the SHA-256 of the `n_bytes` of content before an offset of a local input; "" if it does not have them."""
     try:
         with open_input(input, Network(), offset - n_bytes) as file:
             data = file.read_at(offset - n_bytes, n_bytes)

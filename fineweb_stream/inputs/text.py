@@ -18,23 +18,23 @@ from .decoding import BOM, normalized, repair
 from .storage import InputFile, count_unpacked, open_input, read_block, sample_blocks
 
 MAX_RUN_BYTES = 1 << 20
-"""A plain text is cut after this much without a good place: reported, and the only place where ids may differ."""
+"""Plain text is cut after this much without a good place: this is reported, and the only reason why ids may differ."""
 
 STREAM_HEAD_BYTES = 32 << 20
-"""How far into a stream its validation split is looked for (bytes)."""
+"""How much of a stream determines its validation split (bytes)."""
 
 HELD_BYTES = 2 << 20
-"""How much of a file is held rather than unpacked a second time (bytes)."""
+"""How much of a compressed file is buffered rather than unpacked a second time (bytes)."""
 
 
 @dataclass(frozen=True)
 class PlainText(Source):
     """A whole file as one text: the first `val_bytes` of it, up to the next good cut, are the validation split.
 
-    With `val_at_end` all but the last `val_bytes`, up to the next good cut, are training, and the rest validation.
+    With `val_at_end` it is the last `val_bytes`, from the next good cut on.
 
-    Of a stream, whose length is not known, they are `val_ratio` of the first STREAM_HEAD_BYTES: decided once, at its
-    start. Each block says where that is, for a run that is taken up later.
+    The length of a stream is unknown: its validation split is `val_ratio` of its first STREAM_HEAD_BYTES, determined
+    once, at its start. Each block says where the split ends, for a resumed run.
     """
 
     unit = ""
@@ -44,7 +44,7 @@ class PlainText(Source):
     joins: bool = False
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield byte ranges that end where a cut cannot change an id."""
+        """Yield byte ranges that end where a cut cannot change an id, except for hard cuts."""
         with open_input(self.input, self.network, start, max_window=self.options.max_window_bytes) as file:
             val_bytes = self._n_val_bytes(file)
             val_end = val_bytes if self.input.is_stream else 0
@@ -68,11 +68,11 @@ class PlainText(Source):
     def _n_val_bytes(self, file: InputFile) -> int:
         n_bytes = self.val_bytes if self.val_ratio is None else _share(file, self.val_ratio)
         if 0 < n_bytes <= len(BOM) and not (self.val_at_end or file.first) and file.read_at(0, len(BOM)) == BOM:
-            return len(BOM) + 1  # a mark alone is no text
+            return len(BOM) + 1  # a byte-order mark alone is no text
         return n_bytes
 
     def read(self, block: Block) -> Batch:
-        """Read a byte range, which is text without an end."""
+        """Read a byte range, whose text continues in the next block."""
         data = read_block(block)
         if block.start == 0:
             data = data.removeprefix(BOM)
@@ -87,9 +87,9 @@ class PlainText(Source):
 
 
 def _share(file: InputFile, ratio: float) -> int:
-    """Return `ratio` of what a stream of unknown length holds, seen over its first STREAM_HEAD_BYTES.
+    """Return `ratio` of a stream's length (bytes), of which only the first STREAM_HEAD_BYTES count.
 
-    These are held, unless it is a file here that can be unpacked twice: some wait for their turn.
+    They are buffered, unless the file is local and can be unpacked twice: several files may be open before their turn.
     """
     can_count = file.input.compression and not (file.input.is_remote or file.input.is_stdin)
     n_bytes = len(file.read_at(0, HELD_BYTES if can_count else STREAM_HEAD_BYTES))
@@ -99,11 +99,11 @@ def _share(file: InputFile, ratio: float) -> int:
 
 
 def find_byte_cut(file: InputFile, target: int, rule: CutRule) -> tuple[int, bool]:
-    """Return the first byte at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
+    """Return the first offset at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
 
     A hard cut is made after MAX_RUN_BYTES without a good place.
     """
-    # A character has at most four bytes: the one before the target is seen whole. (What is held begins with one.)
+    # A character has up to four bytes: the one before the target is read whole. (A buffer begins with a whole one.)
     begin = max(target - 4, file.first)
     width = 4096
     while True:
@@ -111,18 +111,18 @@ def find_byte_cut(file: InputFile, target: int, rule: CutRule) -> tuple[int, boo
         skipped = _n_continuation_bytes(window)
         text = window[skipped:].decode("utf-8", "surrogateescape")
         first = len(window[skipped : target - begin].decode("utf-8", "surrogateescape"))
-        cut = rule.find(text, first, len(text) - 1) if rule.find else None  # a last character may be half of one
+        cut = rule.find(text, first, len(text) - 1) if rule.find else None  # the last character may be incomplete
         if cut is not None:
             return begin + skipped + len(text[:cut].encode("utf-8", "surrogateescape")), False
         if len(window) < target - begin + width:
             return file.end(), False
         if width >= MAX_RUN_BYTES:
-            _, n_whole = codecs.utf_8_decode(window, "surrogateescape", False)  # all but a last character cut off
+            _, n_whole = codecs.utf_8_decode(window, "surrogateescape", False)  # without an incomplete last character
             window = window[:n_whole]
-            return begin + len(window) - window.endswith(b"\r"), True  # with the newline that may follow it is one
+            return begin + len(window) - window.endswith(b"\r"), True  # never between \r and \n
         width *= 16
 
 
 def _n_continuation_bytes(data: bytes) -> int:
-    """Count the bytes at the start that belong to a character which began before (0 to 3)."""
+    """Count the bytes at the start that belong to a character that began before them (0 to 3)."""
     return next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 3 if len(data) > 3 else 0)
