@@ -1,4 +1,4 @@
-"""Iterators that are read ahead of their turn, a thread each, within bounds; what they yield comes in order."""
+"""Read several iterators ahead, each in its own thread and within bounds; yield their items in order."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..support.cancel import TICK_SECONDS, Cancel
 T = TypeVar("T")
 
 JOIN_SECONDS = 5.0
-"""How long a thread is waited for at the end: on Windows nothing ends the read of a silent pipe."""
+"""How long to wait for a thread at the end: on Windows, a read from a silent pipe cannot be interrupted."""
 
 LATER_SHARE = 1 / 8
-"""How much of the room is for what comes later, while what comes first has not asked for all of its own."""
+"""The share of the room for later iterators while an earlier one is not exhausted."""
 
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """An item, what it takes while it waits (bytes), and what begins to fetch what takes its place, if anything."""
+    """An item and the bytes it takes while it waits; `begin`, if given, starts to fetch what replaces the item."""
 
     item: T
     n_bytes: int
@@ -37,15 +37,15 @@ def read_ahead(
     max_bytes: float = float("inf"),
     stop: Cancel | None = None,
 ) -> Generator[T | None, None, None]:
-    """Yield the items of all iterators in order, with up to `n_ahead` of them running, `depth` items ahead each.
+    """Yield the items of all iterators in order, with up to `n_ahead` of them running, each `depth` items ahead.
 
     >>> makers = [lambda: iter([Piece("a", 1), Piece("b", 1)]), lambda: iter([Piece("c", 1)])]
     >>> [item for item in read_ahead(makers, n_ahead=2) if item]
     ['a', 'b', 'c']
 
-    None comes in between whenever nothing else came for TICK_SECONDS. No more than `max_bytes` wait here, unless a
-    single item is more. With a depth of 0 an iterator is only asked when it is waited for. What an iterator raises is
-    raised here when its turn comes. Leaving early sets `stop`, which ends the threads: what waits in them looks at it.
+    Yields None whenever nothing arrives for TICK_SECONDS. At most `max_bytes` wait here, unless a single item is
+    larger. With a depth of 0, an iterator is asked only when its item is waited for. What an iterator raises is raised
+    here in its turn. When this generator ends or is closed, it sets `stop`, which ends the threads.
     """
     ahead: _Ahead[T] = _Ahead(depth, max_bytes, stop or Cancel())
     remaining = iter(makers)
@@ -62,7 +62,7 @@ def read_ahead(
 
 @dataclass(eq=False)
 class _Reader(Generic[T]):
-    """What waits of one iterator: items with their sizes, None for the end; `has_all` when there will be no more."""
+    """What one iterator has waiting: items with their sizes, None for the end; `has_all` when no more will come."""
 
     items: deque[tuple[Future[T | None], int]] = field(default_factory=deque)
     n_bytes: int = 0
@@ -71,11 +71,11 @@ class _Reader(Generic[T]):
 
 
 class _Ahead(Generic[T]):
-    """The readers that are at work, in order; `changed` guards all that is in them and here.
+    """The running readers, in order; `_changed` guards their data and this object's.
 
-    The first one always has room for an item. Beyond that all share `max_bytes`; of that those share LATER_SHARE
-    before which a reader has not asked for all of its own, and they begin after the first item of all: else what
-    comes last would take the place, or a connection, of what is needed next.
+    The first reader always has room for one item. Beyond that all share `max_bytes`. The readers after the first
+    unfinished one share LATER_SHARE of it, and start after the first item of all: otherwise later items would take the
+    room, or a connection, of those needed next.
     """
 
     def __init__(self, depth: int, max_bytes: float, stop: Cancel) -> None:
@@ -83,19 +83,19 @@ class _Ahead(Generic[T]):
         self._depth, self._max_bytes, self._stop = depth, max_bytes, stop
         self._changed = threading.Condition()
         self._n_bytes = 0
-        self._is_begun = False  # a first item was asked for
-        self._is_asked = False  # the first reader is waited for
+        self._is_begun = False  # the first item of all is on its way
+        self._is_asked = False  # the consumer waits for the first reader
 
     def begin(self, make: Callable[[], Iterator[Piece[T]]]) -> None:
-        """Add a reader, whose thread runs what `make` returns."""
+        """Add a reader, with a thread that runs the iterator that `make` returns."""
         reader: _Reader[T] = _Reader()
         reader.thread = threading.Thread(target=self._run, args=(reader, make), name="encode-ahead", daemon=True)
-        with self._changed:  # it waits for that before it looks at its place
+        with self._changed:  # the thread needs the lock before it looks for its reader
             reader.thread.start()
             self.readers.append(reader)
 
     def iter_first(self) -> Iterator[T | None]:
-        """Yield all items of the first reader, None whenever there was none for TICK_SECONDS; then it is gone."""
+        """Yield all items of the first reader, None after TICK_SECONDS without one; then remove the reader."""
         while True:
             future = self._take(self.readers[0])
             if future is None:
@@ -104,7 +104,7 @@ class _Ahead(Generic[T]):
             item = future.result()
             if item is None:
                 break
-            del future  # it is not held here while the workers have it
+            del future  # else it would be kept alive while the workers use it
             yield item
         with self._changed:
             reader = self.readers.popleft()
@@ -112,7 +112,7 @@ class _Ahead(Generic[T]):
         reader.thread.join(JOIN_SECONDS)
 
     def close(self) -> None:
-        """End all threads, and what they have begun."""
+        """End all threads, and cancel the fetches that they have begun."""
         self._stop.set()
         for reader in self.readers:
             reader.thread.join(JOIN_SECONDS)
@@ -120,7 +120,7 @@ class _Ahead(Generic[T]):
                 future.cancel()
 
     def _take(self, reader: _Reader[T]) -> Future[T | None] | None:
-        """Ask for the next item and wait for it; None where it did not come in time."""
+        """Ask for the reader's next item; return None if it does not come within TICK_SECONDS."""
         with self._changed:
             self._is_asked = True
             self._changed.notify_all()
@@ -150,7 +150,7 @@ class _Ahead(Generic[T]):
         return self._depth > 0 or (self._is_asked and not reader.items)
 
     def _put(self, reader: _Reader[T], piece: Piece[Any]) -> None:
-        """Begin to fetch an item as soon as there is room for it."""
+        """Start to fetch an item as soon as there is room for it."""
         with self._changed:
             if self._wait(lambda: self._has_room(reader, piece.n_bytes)):
                 future = piece.begin() if piece.begin else _done(piece.item)
@@ -170,7 +170,7 @@ class _Ahead(Generic[T]):
         return n_bytes + self._n_bytes <= self._max_bytes and n_later_bytes <= self._max_bytes * LATER_SHARE
 
     def _early(self) -> list[_Reader[T]]:
-        """Return the first readers, up to one that has not asked for all of its own."""
+        """Return the first readers, up to and including the first that is not exhausted."""
         n_done = sum(1 for _ in itertools.takewhile(lambda reader: reader.has_all, self.readers))
         return list(itertools.islice(self.readers, n_done + 1))
 
@@ -184,10 +184,10 @@ class _Ahead(Generic[T]):
             self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
-        """Wait until it is so; False when it is time to end."""
+        """Wait until the condition is true; return False if `stop` is set first."""
         with self._changed:
             while not self._stop.is_set:
-                if self._changed.wait_for(condition, TICK_SECONDS):  # on Windows nothing ends a wait without end
+                if self._changed.wait_for(condition, TICK_SECONDS):  # without a timeout, Windows cannot interrupt it
                     return True
         return False
 

@@ -1,4 +1,4 @@
-"""What the memory is good for: which engine, how many workers, how much text in flight."""
+"""Turn the memory budget into a plan: which engine, how many workers, how much text in flight."""
 
 from __future__ import annotations
 
@@ -19,40 +19,38 @@ from ..tokenizer.tokenizer import Tokenizer
 from .schedule import count_workers
 from .settings import Settings
 
-# Measured: peak private memory of whole runs on text made to defeat the engines' caches, 1 to 8 workers.
+# Measured: peak private memory of whole runs on text made to defeat the engines' caches, with 1 to 8 workers.
 BASE_BYTES = {"tiktoken": 75 * MB, "gigatoken": 100 * MB, "tokenizers": 100 * MB, "numpy": 75 * MB}
 WORKER_BYTES = {"tiktoken": 20 * MB, "gigatoken": 110 * MB, "tokenizers": 140 * MB, "numpy": 48 * MB}
 ARROW_BASE_BYTES, ARROW_WORKER_BYTES = 60 * MB, 25 * MB
 
 ID_BYTES_HELD = 250
-"""What each id of a tokenizer costs while it is loaded: its bytes, and the tables that find it."""
+"""Memory for each id of a loaded tokenizer: its bytes, and its share of the lookup tables."""
 
 WHOLE_TEXT_COST = 90
-"""The same where a document goes to the engine as a whole, with a record for each id."""
+"""Like `TEXT_COST`, for a document that the engine encodes as a whole, with a record for each id."""
 
 WINDOW_BYTES_PER_WORKER = 12 << 20
 
 CONNECTION_BYTES, LEAST_CONNECTION_BYTES = 4 << 20, 1 << 20
-"""What is fetched ahead by each connection, where there is room for it; with less there are fewer connections."""
+"""How much each connection fetches ahead, and the least that it needs; with less room there are fewer connections."""
 
 
 UNPACKED_BYTES = 24 * MB
-"""What else unpacking takes beside a window: a piece of a file may become 5 MB at once, which are copied."""
+"""Memory for decompression besides the window: a piece of a file may expand to 5 MB, which are copied."""
 
 LEAST_SHUFFLE_BYTES, MOST_SHUFFLE_BYTES = 16 * MB, 1000 * MB
-"""What is held of the documents that are shuffled: no more, for what is held is lost when a run is killed."""
+"""Bounds of the documents held in memory by a shuffle. An upper one, because a killed run repeats what was held."""
 
 SHUFFLE_PIECE_BYTES = 60 * MB
-"""What the pieces take that are read and written meanwhile."""
+"""Memory for the pieces that a shuffle reads and writes."""
 
 
 class MemoryPlan(NamedTuple):
-    """What the budget is good for: engine, workers, text in flight and in one document (bytes), and why so.
+    """How to use the budget: engine, workers, text in flight and in one document (bytes); `line` explains the choice.
 
-    `fetch_bytes` may be fetched ahead, and wait for its turn, by `n_connections`. A compressed file may refer
-    `max_window_bytes` back.
-
-    Of text that is encoded on a cluster only the ids come here: more of it may be in flight.
+    Up to `fetch_bytes` are fetched ahead by `n_connections`. A compressed file may refer back by `max_window_bytes`. On
+    a cluster `cluster_window_bytes` of text may be in flight: more, because only ids come back to this machine.
     """
 
     engine: str
@@ -77,17 +75,17 @@ def plan_memory(
     tokenizer: Tokenizer = GPT2,
     file_window: int = 0,
 ) -> MemoryPlan:
-    """Choose engine and workers for the guard's budget; what is not local encodes elsewhere, in memory of its own.
+    """Choose the engine and the number of workers that fit the guard's budget.
 
-    `n_connections` are wanted to fetch what lies behind a network, 0 where all is here. Compressed files refer
-    `file_window` bytes back, which is held while they are unpacked: by the one whose turn it is, for those that are
-    read ahead are not yet far in.
+    Without `is_local` the workers are on other machines, and use memory of their own. `n_connections` are wanted for
+    remote inputs, 0 if there are none. Compressed files refer back by `file_window` bytes, which decompression holds;
+    it is counted once, because files that are read ahead have not got that far.
 
     Raises `MemoryLimitError` when not even one worker fits.
     """
     budget, limit = int(guard.budget_bytes * HIGH_SHARE), guard.limits[0]
     candidates, advice = _engines(engine, tokenizer)
-    window_bytes = file_window if file_window <= budget // 2 else 0  # one that has no room will be named
+    window_bytes = file_window if file_window <= budget // 2 else 0  # a larger one is refused when it is read
     for candidate in candidates:
         base, each = _costs(candidate, formats, tokenizer, window_bytes)
         fitting = min((budget - base) // each, n_workers)
@@ -134,7 +132,7 @@ def plan_memory(
 
 
 def _engines(engine: str, tokenizer: Tokenizer) -> tuple[list[str], str]:
-    """Return the engines that there may be room for, the fastest first, and how to get a faster one."""
+    """Return the engines to consider, the fastest first, and advice on how to get a faster one."""
     if engine != "auto":
         return [engine], ""
     if not tokenizer.has_fast:
@@ -145,7 +143,7 @@ def _engines(engine: str, tokenizer: Tokenizer) -> tuple[list[str], str]:
 
 
 def _costs(engine: str, formats: Collection[str], tokenizer: Tokenizer, window_bytes: int) -> tuple[int, int]:
-    """Return how many bytes a run takes beside its workers, and each of those."""
+    """Return the memory of a run without its workers, and that of each worker (bytes)."""
     has_arrow = "parquet" in formats or ("jsonl" in formats and engine == "gigatoken" and is_arrow_there())
     vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
     unpacking = window_bytes + UNPACKED_BYTES if window_bytes else 0
@@ -166,12 +164,12 @@ def plan_for(
     connections: int,
     is_local: bool = True,
 ) -> MemoryPlan:
-    """Return the plan to read these inputs by, with so many workers and connections, and hold the network to it.
+    """Return the memory plan for these inputs, and set the limits of the network's fetcher to it.
 
     Raises `MemoryLimitError` as `plan_memory` does.
     """
     engine, tokenizer = settings.engine, settings.tokenizer
-    if tokenizer is not GPT2:  # that need not be looked at first
+    if tokenizer is not GPT2:  # GPT-2's fast engine is known to be exact
         from .vocabulary import usable_engine
 
         engine = usable_engine(engine, tokenizer)
@@ -184,12 +182,12 @@ def plan_for(
 
 
 def count_connections(inputs: Sequence[Input], asked: int) -> int:
-    """Return how many connections are wanted to fetch what lies at URLs; 0 where all is here."""
+    """Return how many connections to use for inputs at URLs: as many as `asked`, 0 if all inputs are local."""
     return asked if any(input.is_remote for input in inputs) else 0
 
 
 def plan_shuffle(guard: MemoryGuard) -> int:
-    """Return how many bytes of documents may be held while they are shuffled, when all else that can go is gone."""
+    """Free what memory can be freed, and return how many bytes of documents a shuffle may hold."""
     release_memory()
     spare = int(guard.budget_bytes * HIGH_SHARE) - used_bytes() - SHUFFLE_PIECE_BYTES
     return min(max(spare, LEAST_SHUFFLE_BYTES), MOST_SHUFFLE_BYTES)

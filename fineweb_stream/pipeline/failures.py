@@ -1,4 +1,4 @@
-"""What stopped a run -> the error that its user sees: with the file and the place in it, and never a traceback."""
+"""Turn what stopped a run into the error to show: with the file and the place in it, never a traceback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .schedule import WorkerError
 def explain(
     error: BaseException, state: State, sources: Sequence[Source], folder: Path, cancel: Cancel
 ) -> BaseException:
-    """Return the error to show for one that ended a run; the traceback of an unexpected one goes into `prepare.log`."""
+    """Return the error to show for the one that ended a run; `prepare.log` gets the traceback of an unexpected one."""
     if cancel.signal_number and isinstance(error.__cause__ or error, Cancelled):
         return Interrupted(cancel.signal_number)
     if isinstance(error.__cause__ or error, BrokenExecutor):
@@ -47,7 +47,7 @@ def explain(
     assert cause is not None
     try:
         check_unchanged(sources[source.number])
-    except InputError as changed:  # then whatever else went wrong comes of that
+    except InputError as changed:  # this explains the other error
         return changed
     if isinstance(cause, RecordError):
         n_before = state.n_records if source.number == state.input else 0
@@ -63,7 +63,7 @@ def explain(
 
 
 def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None:
-    """Return what to show for an error for want of memory: Python's, Arrow's, or a thread's that has no stack."""
+    """Return the error to show if memory ran out: in Python, in Arrow, or for a new thread's stack. Otherwise None."""
     reason = str(error).partition("\n")[0] or "no reason given"
     is_thread = isinstance(error, RuntimeError) and "start new thread" in reason
     if not (is_thread or isinstance(error, MemoryError)):

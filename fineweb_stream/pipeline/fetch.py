@@ -1,8 +1,8 @@
-"""The stage before the workers: inputs are cut into blocks, and what lies behind a network is fetched ahead.
+"""The stage before the workers: cut inputs into blocks, and fetch what is remote ahead of its turn.
 
-Each input is cut by a thread of its own: the main thread never waits for a pipe or a network. Streams are read ahead,
-several at once, so that decompression does not wait for its turn. Of parquet at a URL the bytes that a block needs are
-asked for as soon as the block is known and there is room for them: a worker never waits for a network.
+Each input is cut in its own thread: the main thread never waits for a pipe or a network. Streams are read ahead, many
+at once, so that decompression does not wait for its turn. For parquet at a URL, the bytes of a block are requested as
+soon as the block is known and there is room for them: a worker never waits for a network.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 STREAM_DEPTH, FETCH_DEPTH = 3, 1000
-"""How many blocks of a stream wait ready; how many of a parquet file are asked for, where there is room for them."""
+"""How many blocks of a stream wait ready; how many of a parquet file are requested, if there is room for them."""
 
 PARQUET_AHEAD = 4
-"""How many parquet files at URLs are begun at once, so that no one waits for a footer."""
+"""How many parquet files at URLs are begun at once, so that nothing waits for a footer."""
 
 MEASURED_BYTES = 1 << 20
-"""What each connection brings to measure the network."""
+"""How much each connection fetches to measure the network."""
 
 
 def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
-    """Return how many inputs are read ahead of their turn; 0 where all are files here that any worker can open."""
+    """Return how many inputs are read ahead of their turn; 0 if none is compressed or remote."""
     n_parquet = PARQUET_AHEAD if any(map(_is_fetched, sources)) else 0
     is_stream = any(s.input.compression or (s.input.is_remote and not _is_fetched(s)) for s in sources)
     return max(n_parquet, n_workers if is_stream else 0)
@@ -46,7 +46,7 @@ def count_ahead(sources: Sequence[Source], n_workers: int) -> int:
 def iter_blocks(
     sources: Sequence[Source], start: int, n_workers: int, max_bytes: int, cancel: Cancel = NEVER
 ) -> Generator[Block | None, None, None]:
-    """Yield the blocks of all sources, the first from `start` on; None whenever a while has passed without one.
+    """Yield the blocks of all sources, the first source from `start` on; None whenever no block comes for a while.
 
     Raises `InputError` for an input that changes while it is read.
     """
@@ -63,26 +63,26 @@ def iter_blocks(
 
 
 class Link(NamedTuple):
-    """What a run has to fetch from networks (bytes), and what all connections bring together (bytes a second)."""
+    """The bytes a run must fetch, and the rate of all connections together (bytes per second)."""
 
     n_bytes: int
     bytes_per_second: float
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """How long it takes to fetch them."""
         return self.n_bytes / max(self.bytes_per_second, 1)
 
 
 def measure_link(sources: Sequence[Source]) -> Link | None:
-    """Measure the network by one request of each connection, spread over the first file; None where all is here."""
+    """Measure the network by a request per connection, spread over the first remote file; None if nothing is remote."""
     remote = [source for source in sources if source.input.is_remote]
     if not remote:
         return None
     network, file = remote[0].network, remote_file(remote[0].input)
     fetcher = network.fetcher
     n, each = fetcher.n_connections, min(MEASURED_BYTES, file.size // fetcher.n_connections)
-    network.read(file, 0, min(file.size, 1))  # where it is is known then
+    network.read(file, 0, min(file.size, 1))  # so that redirects are not timed
     begun = time.monotonic()
     for future in [fetcher.fetch(file, file.size * i // n, file.size * i // n + each) for i in range(n)]:
         network.result(future)
@@ -99,7 +99,7 @@ def _iter_pieces(source: Source, start: int, stop: Cancel) -> Iterator[Piece[Blo
     fetcher, given = source.network.fetcher, cast(Any, source)
     is_fetched = _is_fetched(source) and fetcher.is_streaming
     own: Source = replace(given, network=Network(fetcher, stop))
-    blocks = (replace(block, source=source) for block in own.iter_blocks(start))  # `stop` may be set when one is cut
+    blocks = (replace(block, source=source) for block in own.iter_blocks(start))  # may be cut again after `stop`
     yield from _iter_fetched(source, blocks) if is_fetched else map(_piece, blocks)
     check_unchanged(own)
 
@@ -109,14 +109,14 @@ def _piece(block: Block) -> Piece[Block]:
 
 
 def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Block]]:
-    """Yield blocks that become ones which carry the bytes that their workers need; neighbours share a request."""
+    """Yield blocks that will carry the bytes their workers need; neighbouring blocks share a request."""
     assert isinstance(source, Parquet)
     fetcher, max_document_bytes = source.network.fetcher, source.options.max_document_bytes or math.inf
     max_bytes = min(fetcher.ahead_bytes // fetcher.n_connections, MAX_RANGE_BYTES)
     held: list[tuple[Block, Chunks]] = []
     try:
         for block in blocks:
-            is_named = block.n_bytes > max_document_bytes  # it is one record, and will be named
+            is_named = block.n_bytes > max_document_bytes  # a single record, which will be refused
             chunks = find_chunks(source, block) if block.data is None and not is_named else None
             if held and not (chunks and _is_near(held[0][1], held[-1][1], chunks, max_bytes)):
                 yield from _fetched(source, held)
@@ -125,22 +125,22 @@ def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Blo
                 held.append((block, chunks))
             else:
                 yield _piece(block)
-    except PrepareError:  # what is before the damage is good
+    except PrepareError:  # blocks before the damage are good
         yield from _fetched(source, held)
         raise
     yield from _fetched(source, held)
 
 
 def _is_near(first: Chunks, last: Chunks, chunks: Chunks, max_bytes: float) -> bool:
-    """Tell whether one request may bring what lies between, too."""
+    """Tell whether one request may fetch all of these, with the bytes between them."""
     is_joined = len(join_ranges([last.ranges[-1], chunks.ranges[0]])) == 1
     return is_joined and chunks.ranges[-1][1] - first.ranges[0][0] <= max_bytes
 
 
 def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[Piece[Block]]:
-    """Yield blocks that become ones which carry what one request, or a few, bring for all of them.
+    """Yield blocks that will carry their part of what one request, or a few, fetches for all of them.
 
-    What lies between two is counted with the second.
+    The bytes between two blocks count as the second's.
     """
     file, fetcher = remote_file(source.input), source.network.fetcher
     ranges = join_ranges(range for _, chunks in held for range in chunks.ranges)
@@ -160,7 +160,7 @@ def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[
 
 
 def _then(begin: Callable[[], Future[T]], use: Callable[[T], U]) -> Future[U]:
-    """Return what `use` makes of what is begun here; who cancels one such cancels what they share."""
+    """Return a future for `use` of what `begin` starts. Cancelling it cancels the shared future of `begin`, too."""
     future: Future[U] = Future()
     shared = begin()
 

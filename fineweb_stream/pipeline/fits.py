@@ -1,4 +1,4 @@
-"""`--for`: what a trainer's reader needs of the files, held against the plan before a run and against what came out."""
+"""`--for`: check that the files are long enough for the trainer's reader, as estimated before a run and as written."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..support.units import counted
 from .settings import Settings
 
 USEFUL_VAL_TOKENS = 100_000
-"""With fewer, the loss differs from one split to another by more than a change of the model makes it differ."""
+"""With fewer, the loss varies more between splits than between versions of a model."""
 
 MAX_USEFUL_RATIO = 0.1
 
 MODDED_VAL_TOKENS = 10_485_760
-"""modded-nanogpt validates on exactly so many tokens."""
+"""modded-nanogpt validates on exactly this many tokens."""
 
 
 def larger_ratio(n_tokens: int, val: int, settings: Settings) -> float | None:
-    """Return a share of all tokens that gives a useful val, None where there is no need or no better one."""
+    """Return a `--val-ratio` that gives a val of useful size; None if val is large enough, or no ratio would help."""
     if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(n_tokens, 1), MAX_USEFUL_RATIO)
@@ -32,11 +32,11 @@ def larger_ratio(n_tokens: int, val: int, settings: Settings) -> float | None:
 
 
 def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
-    """Return notes on files that will be too short for their reader, by estimates (tokens, and their relative error).
+    """Return notes on files that will be too short for their reader, by estimated tokens and their relative error.
 
-    Of a val that is too small to be useful the plan says so already.
+    A val too small to be useful is left out if the plan warns of it already.
 
-    Raises `InputError` instead where `--for` was given.
+    Raises `InputError` instead if `--for` was given.
     """
     layout, least = LAYOUTS[settings.layout], settings.least_tokens
     problems = []
@@ -60,7 +60,7 @@ def check_fit(train: int, val: int, spread: float, settings: Settings, has_docum
 
 
 def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
-    """Yield a line for each file that is too short for its reader, or was and is no longer by another `--for`."""
+    """Yield a line for each file that is too short for its reader, or was and no longer is with another `--for`."""
     state, layout, least = record.state, record.layout, settings.least_tokens
     if state.val_tokens < least:
         advice = _val_advice(least, state.n_tokens, settings)
@@ -79,14 +79,14 @@ def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
 
 
 def check_neighbours(folder: Path, layout: Layout) -> None:
-    """Raise `InputError` for a file that the layout's reader would take for one of its own.
+    """Raise `InputError` for a file that the layout's reader would mistake for one of its own.
 
-    build-nanogpt's takes every name in the folder that has `train` or `val` in it.
+    build-nanogpt's reader takes every file of the folder with `train` or `val` in its name.
     """
     if layout.suffix != ".npy" or not folder.is_dir():
         return
     for name in sorted(os.listdir(folder)):
-        own = ".".join(name.split(".")[:2])  # temporary names and an index go on
+        own = ".".join(name.split(".")[:2])  # without the suffixes of temporary files and indexes
         if ("train" in name or "val" in name) and not is_output(own):
             raise InputError(
                 f"{folder / name}: {layout.reader}'s reader takes every name with train or val in it for a shard",
@@ -95,7 +95,7 @@ def check_neighbours(folder: Path, layout: Layout) -> None:
 
 
 def _modded_notes(train: int, val: int, settings: Settings, has_documents: bool) -> list[str]:
-    """Say what modded-nanogpt, which reads llm.c's layout, will not find."""
+    """Return a note on what modded-nanogpt, which reads llm.c's layout, would lack."""
     needs = []
     if not has_documents:
         needs.append("end-of-text ids, at which its windows begin (--separator makes documents of a text)")
@@ -122,7 +122,7 @@ def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:
     if 2 * least > n_tokens:
         return "more text"
     n_useful = max(min(USEFUL_VAL_TOKENS, int(MAX_USEFUL_RATIO * n_tokens)), least)
-    if settings.val_at == "end":  # which is a share
+    if settings.val_at == "end":  # which needs a ratio
         return f"--val-ratio {min(1.1 * n_useful / n_tokens, 0.6):.2g}"
     return f"--val-tokens {n_useful // 1000 * 1000 if n_useful >= least + 1000 else least}"
 

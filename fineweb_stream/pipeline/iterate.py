@@ -1,4 +1,4 @@
-"""`iter_ids()`: the ids of a corpus as they are made, for people who train while they tokenize."""
+"""`iter_ids()`: the ids of a corpus as they are encoded, for training while tokenizing."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def iter_ids(
     memory: str | int | None = None,
     format: str | None = None,
 ) -> Iterator[Ids]:
-    """Yield the ids of all inputs in order, a MiB of text or so each: uint16 (uint32 above 65,536 ids), shape (n,).
+    """Yield the ids of all inputs in order: arrays (n,) of about a MiB of text each, uint16 (uint32 above 65,536 ids).
 
-    All of it, one pass, no split, nothing written or printed; the parameters are those of `prepare()`. Bounded in
-    memory like it, and a document that `memory` has no room for is named.
+    One pass over everything, with no split; nothing is written or printed. The parameters are those of `prepare()`.
+    Memory is bounded as there; a document that `memory` has no room for raises an error that names it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,8 @@ def iter_ids(
     ...     [ids.tolist() for ids in iter_ids(path)]
     [[31373, 995, 50256, 31373, 50256]]
 
-    Raises `InputError` for what cannot be read, `EngineError` where the fast engine is not exact.
+    Raises `InputError` for what cannot be read, `MemoryLimitError` if no worker fits, `EngineError` for an inexact
+    engine.
     """
     settings = Settings(
         text_column=text_column,
@@ -71,5 +72,5 @@ def iter_ids(
         try:
             for encoded in work_through(sources, encode, plan, cancel):
                 yield encoded.ids
-        except ChangedError as error:  # there is no run here that would go on
+        except ChangedError as error:  # there is no run to resume
             raise ChangedError(error.message, "once it is complete, begin anew") from None

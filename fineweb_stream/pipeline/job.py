@@ -1,6 +1,6 @@
-"""What was asked for -> a job: its inputs, memory and engine are planned. Then it is estimated, or run.
+"""From a request to a job: plan its inputs, memory and engine, then estimate it or run it.
 
-What is slow to import, and needs the engine, is imported where it is used first: the engine loads meanwhile.
+Modules that are slow to import, or need the engine, are imported on first use: the engine loads meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. `names` of inputs, and of those of `--val`, are as they were typed."""
+    """What the caller asks for; `names` and `val_names` are the inputs and the files of `--val`, as typed."""
 
     settings: Settings
     folder: Path
@@ -57,12 +57,12 @@ class Request:
     workers: int | None
     connections: int
     memory: str | int | None
-    is_local: bool  # it is encoded here, not on a cluster
+    is_local: bool  # encodes on this machine, not on a cluster
 
 
 @dataclass
 class Job:
-    """A request and what is planned for it: which files, with how much memory, by which engine."""
+    """A request and its plan: the input files, how much memory they may use, and the engine."""
 
     request: Request
     settings: Settings
@@ -73,12 +73,12 @@ class Job:
 
     @property
     def cancel(self) -> Cancel:
-        """What ends it early."""
+        """The token that ends the job early."""
         return self.network.cancel
 
     @property
     def n_connections(self) -> int:
-        """How many connections were asked for to fetch what lies at URLs; 0 where all is here."""
+        """How many connections were requested for inputs at URLs; 0 if all inputs are local."""
         return count_connections(self.inputs, self.request.connections)
 
     @property
@@ -87,7 +87,7 @@ class Job:
         return self.request.folder
 
     def check_inputs(self) -> None:
-        """Look at the inputs, and let the tokenizer be as they want it; `InputError` for what cannot be used."""
+        """Check the inputs and fit the tokenizer to them. Raises `InputError` for inputs that cannot be used."""
         earlier = "" if self.request.overwrite else earlier_names(self.folder)
         given = self.settings.text_column
         sources = self._sources(join_names(given, earlier) if earlier else given)
@@ -101,7 +101,7 @@ class Job:
             self.settings = fitted(self.settings, sources, self.plan, self.cancel)
 
     def estimate(self) -> Estimate:
-        """Say, and return, what a run would make and take; nothing is written."""
+        """Log and return what a run would make and take; write nothing."""
         from .fetch import measure_link
         from .plan import finished, link_line, with_link
 
@@ -116,7 +116,7 @@ class Job:
         return with_link(found, link) if link else found
 
     def check_disk(self, found: Estimate) -> None:
-        """Raise `DiskError` where there is no room for what was estimated."""
+        """Raise `DiskError` if there is no room for the estimated output."""
         from .plan import check_disk
 
         check_disk(found, self.settings)
@@ -127,14 +127,15 @@ class Job:
         executor: Executor | None = None,
         connect: Callable[[Sequence[Source]], AbstractContextManager[Workers]] | None = None,
     ) -> Record:
-        """Do all that is left to do in the folder, which is locked, and return its record.
+        """Do all that is left to do in the folder, which must be locked, and return its record.
 
-        Another `executor` may encode, or the workers that `connect` reaches and that can read the sources.
+        An `executor`, or the workers that `connect` reaches and that can read the sources, encode instead of local
+        threads.
         """
         record = self._open_record()
         sources = self._recorded_sources(record, is_kept=True)
         if record.state.status == MERGING and record.state.wants_more(self.settings.max_tokens):
-            self._run(record, sources, quiet).work()  # it has only to merge
+            self._run(record, sources, quiet).work()  # only the merge is left: finish it before the run is extended
         reopen(record, self.settings.max_tokens, self.cancel.check)
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
@@ -168,9 +169,9 @@ class Job:
         return make_sources(self.inputs, options, settings.val_share, settings.val_files, is_at_end, self.network)
 
     def _recorded_sources(self, record: Record, is_kept: bool = False) -> list[Source]:
-        """Return the sources of a run, by the names of columns that count in it.
+        """Return the sources of a run, with the names of text columns that are on record.
 
-        Raises `InputError` for a file ahead that has none of them; with `is_kept` that is kept on record.
+        Raises `InputError` for a file not yet read that has none of these columns; `is_kept` records the names first.
         """
         sources = self._sources(names_of(record))
         is_done = record.state.status != ENCODING and not record.state.wants_more(self.settings.max_tokens)
@@ -187,7 +188,7 @@ class Job:
             log.info(line)
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
-        """Say what was found, what will be made and what it takes."""
+        """Log what was found, what the run will make and what that takes; return the estimate."""
         from .plan import check_plan, make_estimate, plan_lines, sample
 
         for line in [*report.found(record), self.plan.line]:
@@ -208,9 +209,9 @@ class Job:
 
 @contextlib.contextmanager
 def planned(request: Request, network: Network) -> Iterator[Job]:
-    """Yield the job that was asked for, its inputs looked at; the engine, which takes longest, is loaded meanwhile.
+    """Yield the job for a request, with its inputs checked; the engine, which takes longest, loads meanwhile.
 
-    Raises `InputError` for what cannot be used, `MemoryLimitError` where not even one worker fits.
+    Raises `InputError` for what cannot be used, `MemoryLimitError` if not even one worker fits.
     """
     n_val, inputs = _find(request, network)
     settings = dataclasses.replace(request.settings, val_files=n_val)
@@ -226,7 +227,7 @@ def planned(request: Request, network: Network) -> Iterator[Job]:
 
 
 def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
-    """Return how many inputs are validation, and all inputs, those first."""
+    """Return the number of validation inputs, and all inputs, the validation ones first."""
     val, names = request.val_names, request.names
     if request.is_demo:
         return 0, [demo_input()]
@@ -243,13 +244,13 @@ def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
 
 @contextlib.contextmanager
 def _engine_loading(job: Job) -> Iterator[None]:
-    """Load the engine while all else is made ready."""
+    """Load the engine in a thread while everything else is prepared."""
     from .worker import get_encoder
 
     engine, tokenizer = job.plan.engine, job.settings.tokenizer
 
     def load() -> None:
-        with contextlib.suppress(Exception):  # raised again, and seen, where the engine is used
+        with contextlib.suppress(Exception):  # raised again when the engine is used
             get_encoder(engine, tokenizer)
 
     thread = threading.Thread(target=load, name="encode-load")

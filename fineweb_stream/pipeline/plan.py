@@ -1,4 +1,4 @@
-"""Before the start: what there is to do and what it takes, estimated from samples."""
+"""Before a run: estimate from samples what it will make and what that takes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .settings import Settings
 from .worker import Encoded, encode_block
 
 START_SECONDS = 0.6
-"""What a run takes beside its text: Python, the packages, the engine, samples, and the files' names."""
+"""The fixed cost of a run: starting Python, imports, loading the engine, sampling and listing files."""
 
 N_SAMPLES = 64
 
@@ -45,17 +45,16 @@ N_SAMPLES = 64
 class Estimate:
     """What a run would make and take, as `estimate()` finds it. All sizes are in bytes.
 
-    The finished files will hold about `train_tokens` and `val_tokens`, of `documents` (None for plain text); `spread`
-    is the relative error of their sum, 0.03 for 3%, in 19 cases of 20. With `is_rough` only the beginnings of
-    compressed files were looked at.
+    The finished files will hold about `train_tokens` and `val_tokens` tokens, in `documents` documents (None for plain
+    text). `spread` is the relative error of the sum of tokens at 95% confidence: 0.03 means 3%. `is_rough` means that
+    some inputs are compressed files, of which only the beginning was sampled.
 
-    `input_bytes` is the size of the files, `text_bytes` what is read of them: unpacked, of jsonl whole lines, of
-    parquet the text column. The run writes another `disk_bytes` at its peak, where `disk_free_bytes` are free. It
-    encodes with `engine` in `workers` threads and stays under `memory_bytes`. From nothing to the end it takes about
-    `seconds`, `network_bytes` fetched meanwhile included. Of a run that is finished it is what that has made, exactly,
-    with no more to write.
+    `input_bytes` is the size of the files, and `text_bytes` is what is read of them: decompressed text, whole lines of
+    jsonl, the text column of parquet. At its peak the run needs `disk_bytes` more on disk; `disk_free_bytes` are free.
+    It encodes with `engine` in `workers` threads, within `memory_bytes` of memory. The whole run takes about `seconds`,
+    fetching `network_bytes` included. For a finished run the counts are exact, and nothing is left to write.
 
-    What has None as its default is None where nothing can be sampled: of a pipe.
+    Fields that default to None are None if nothing can be sampled, as in a pipe.
     """
 
     out: Path
@@ -77,9 +76,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the inputs hold, from encoded samples; `spread` is relative, 0.03 for 3%. Rates in bytes of text.
+    """What the inputs hold, extrapolated from encoded samples.
 
-    `val_tokens` of the `n_tokens` are in files of their own for validation; None where there are no such.
+    `spread` is the relative error of `n_tokens` (0.03 for 3%); `bytes_per_second` is the speed of one thread in bytes
+    of text. `val_tokens` of the `n_tokens` are in separate validation files; None if there are none.
     """
 
     n_tokens: int
@@ -87,13 +87,13 @@ class Sampled:
     spread: float
     bytes_per_second: float
     has_documents: bool
-    is_rough: bool = False  # from the beginnings of compressed files: what follows may be of another kind
+    is_rough: bool = False  # only beginnings of compressed files were sampled, which may not be typical
     val_tokens: int | None = None
     n_documents: int = 0
 
     def splits(self, settings: Settings) -> tuple[int, int]:
-        """Return how many tokens train and val will have: --max-tokens ends a run early, before all of val is met."""
-        first = self.n_tokens // max(self.n_documents, 1) if self.has_documents else 0  # the first document always is
+        """Return the expected tokens of train and val; `--max-tokens` may end a run before all of val is reached."""
+        first = self.n_tokens // max(self.n_documents, 1) if self.has_documents else 0  # always in val
         val = min(settings.val_tokens or int(self.n_tokens * settings.val_ratio) + first, self.n_tokens)
         val = val if self.val_tokens is None else self.val_tokens
         train = self.n_tokens - val
@@ -112,11 +112,11 @@ def sample(
     tokenizer: Tokenizer = GPT2,
     n_val: int = 0,
 ) -> Sampled | None:
-    """Encode samples spread over the inputs; None where there is nothing to sample (a pipe).
+    """Encode samples spread over the inputs; return None if nothing can be sampled (a pipe).
 
-    The first `n_val` sources are validation: they are estimated apart from the others.
+    The first `n_val` sources are validation, and are estimated separately.
 
-    Raises `InputError` for a record that cannot be used, as the run itself will, if `is_strict`.
+    With `is_strict`, raises `InputError` for input that cannot be used, as the run itself would.
     """
     parts = [part for part in (sources[:n_val], sources[n_val:]) if part]
     samples = [
@@ -146,7 +146,7 @@ def sample(
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Return half of the 95% interval of a mean, relative to it (Student's t, to 2% from 4 values on)."""
+    """Return half of a mean's 95% confidence interval, relative to the mean (Student's t, to 2% from 4 values on)."""
     n = len(values) - 1
     if not n:
         return 0.0
@@ -155,7 +155,7 @@ def _half_interval(values: Sequence[float]) -> float:
 
 
 def _unseen_bytes(source: Source, blocks: list[Block], n: int) -> float:
-    """Return how much of a file is in those of its `n` parts that no sample has anything of: in long documents."""
+    """Return how many bytes are in those of `n` equal parts of a file that no sample touches, in long documents."""
     size = source.input.size
     if isinstance(source, Parquet) or source.input.compression:
         return 0.0
@@ -164,14 +164,14 @@ def _unseen_bytes(source: Source, blocks: list[Block], n: int) -> float:
 
 
 class _Sample:
-    """Samples of some sources, and what they come to."""
+    """Samples of some sources, and the estimates derived from them."""
 
     def __init__(self, sources: Sequence[Source], n_samples: int, is_strict: bool) -> None:
         self._sources = sources
         self._chosen = [s for s in spread(sources, n_samples) if not s.input.is_stream or s.input.compression]
         self._n_each = n_each = max(n_samples // max(len(self._chosen), 1), 1)
-        take = functools.partial(_take_samples, n=n_each, is_strict=is_strict)  # the engine loads meanwhile
-        with ThreadPoolExecutor(n_samples) as pool:  # of a file at a URL a footer comes first, and then a sample
+        take = functools.partial(_take_samples, n=n_each, is_strict=is_strict)  # the engine is still loading
+        with ThreadPoolExecutor(n_samples) as pool:  # a remote file takes several requests
             is_remote = any(source.input.is_remote for source in self._chosen)
             self._samples = list(pool.map(take, self._chosen) if is_remote else map(take, self._chosen))
         self.ratios: list[float] = []
@@ -180,14 +180,14 @@ class _Sample:
         self._size = self._text_bytes = self._expected = self._documents = 0.0
 
     def encode(self, encode: Callable[[Block], Encoded | None], is_strict: bool) -> None:
-        """Encode them; `InputError` as `sample` says."""
+        """Encode the samples. Raises `InputError` as `sample` does."""
         for source, blocks in zip(self._chosen, self._samples, strict=True):
             tokens = n_bytes = documents = 0
             if not blocks and _is_skipped(source):
-                self._size += source.input.size  # of which it is known that nothing is read
+                self._size += source.input.size  # known to add nothing
             self.unseen_bytes += _unseen_bytes(source, blocks, self._n_each)
             for block in blocks:
-                if not self.rates:  # the first call of all is slow: it is not what is timed
+                if not self.rates:  # the very first call is slow, so it is not timed
                     _encode_sample(block, encode, is_strict)
                 start = time.perf_counter()
                 encoded = _encode_sample(block, encode, is_strict)
@@ -210,20 +210,20 @@ class _Sample:
                 )
 
     def is_whole(self) -> bool:
-        """Tell whether all of the text was in the samples: then nothing is estimated."""
+        """Tell whether the samples are all of the text, so that nothing is extrapolated."""
         return len(self._chosen) == len(self._sources) and self.n_text >= self._text_bytes
 
     def expected_tokens(self) -> int:
-        """Return how many tokens all of the sources have, by the samples, and those that part plain texts."""
+        """Return how many tokens the sources have, with the end-of-text ids between plain texts."""
         n_joins = sum(isinstance(one, PlainText) and one.joins and one.input.size > 0 for one in self._sources)
         return int(self._expected * self._share()) + n_joins
 
     def expected_documents(self) -> int:
-        """Return how many documents they have."""
+        """Return how many documents the sources have."""
         return round(self._documents * self._share())
 
     def _share(self) -> float:
-        """How many times what the chosen sources have is in all of them."""
+        """Return the size of all sources relative to that of the sampled ones."""
         return sum(source.input.size for source in self._sources) / self._size
 
 
@@ -233,7 +233,7 @@ def _take_samples(source: Source, n: int, is_strict: bool) -> list[Block]:
     except InputError:
         if is_strict:
             raise
-        return []  # the run itself will name it, once it comes that far: what stands before is saved then
+        return []  # the run reports it when it gets there, and saves everything before it
 
 
 def _is_skipped(source: Source) -> bool:
@@ -246,21 +246,21 @@ def _encode_sample(block: Block, encode: Callable[[Block], Encoded | None], is_s
     try:
         return encode(block)
     except RecordError as error:
-        if not is_strict:  # the run itself will name it, if it comes that far
+        if not is_strict:  # the run reports it if it gets there
             return None
         is_counted = block.start == 0 or block.source.unit == "row"
         source, n_before = block.source, block.start if block.source.unit == "row" else 0
         place = locate(source.input, source.unit, error.record + n_before, error.byte)
-        if not is_counted:  # how many lines come before is not known
+        if not is_counted:  # the number of lines before it is unknown
             place = f"{block.source.input.shown}, byte {error.byte or block.start:,}"
         raise InputError(f"{place}: {error.message}", error.hint) from None
 
 
 def disk_needed(found: Sampled, settings: Settings, state: State) -> int:
-    """Return how many bytes a run will still write at its peak: the output, and the shards it is copied from.
+    """Return how many more bytes a run writes at its peak: the output, and what is on disk twice for a while.
 
-    What is shuffled stands there in both orders. A finished run that goes on keeps its files until the new ones are
-    complete.
+    A merge needs a second copy of one shard, or of all that are kept; a shuffle needs one of all tokens. A finished run
+    that is extended keeps its files until the new ones are complete.
     """
     layout, n_tokens = settings.file_layout, sum(found.splits(settings))
     shard = settings.shard_tokens * layout.id_bytes
@@ -285,7 +285,7 @@ def _why_unknown(sources: Sequence[Source]) -> str:
 
 
 def _tokenizer_lines(settings: Settings) -> list[str]:
-    """Say which tokenizer it is, and what its ids ask of the trainer; nothing of GPT-2."""
+    """Return lines on the tokenizer and what its ids require of the trainer; none for GPT-2."""
     tokenizer = settings.tokenizer
     if tokenizer is GPT2:
         return []
@@ -305,7 +305,7 @@ def make_estimate(
     plan: MemoryPlan,
     memory_bytes: int,
 ) -> Estimate:
-    """Return what samples come to by what is planned."""
+    """Return the estimate that follows from the samples and the memory plan."""
     known = _known(sources, out, plan, memory_bytes)
     if sampled is None:
         return known
@@ -326,7 +326,7 @@ def make_estimate(
 
 
 def finished(state: State, sources: Sequence[Source], out: Path, plan: MemoryPlan, memory_bytes: int) -> Estimate:
-    """Return what a run that is done has made; it takes nothing more."""
+    """Return what a finished run has made, as an estimate with nothing left to do."""
     return replace(
         _known(sources, out, plan, memory_bytes),
         train_tokens=state.train_tokens,
@@ -345,12 +345,12 @@ def _known(sources: Sequence[Source], out: Path, plan: MemoryPlan, memory_bytes:
 
 
 def with_link(found: Estimate, link: Link) -> Estimate:
-    """Add what is to be fetched: the run takes that long, or as long as to encode if that is longer."""
+    """Add the bytes to fetch: the run takes as long as fetching or encoding, whichever is slower."""
     return replace(found, network_bytes=link.n_bytes, seconds=found.seconds and max(found.seconds, link.seconds))
 
 
 def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sources: Sequence[Source]) -> list[str]:
-    """Say what will be made, the disk it takes and, where the workers are here, how long."""
+    """Return lines on the expected output, the disk space it needs and, unless a cluster encodes it, the time."""
     lines = _tokenizer_lines(settings)
     if sampled is None:
         return [*lines, f"tokens: not known before the end ({_why_unknown(sources)})"]
@@ -374,7 +374,7 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
 
 
 def link_line(link: Link) -> str:
-    """Say how long it takes to fetch what is not here: the run takes that, or the time to encode if that is longer."""
+    """Return a line on the time to fetch remote inputs; the run takes that, or the time to encode if longer."""
     return (
         f"network: {format_size(link.n_bytes)} to fetch, at about {link.bytes_per_second / 1e6:,.0f} MB/s; time: about"
         f" {format_duration(link.seconds)}, meanwhile the rest is done"
@@ -382,7 +382,7 @@ def link_line(link: Link) -> str:
 
 
 def check_plan(sampled: Sampled, settings: Settings) -> None:
-    """Raise `InputError` when val is too large for its file, or for what there is."""
+    """Raise `InputError` if val will be too large for its file, or leaves nothing to train on."""
     layout, (_, val) = settings.file_layout, sampled.splits(settings)
     if val * (1 - sampled.spread) > layout.max_tokens:
         raise InputError(
@@ -401,7 +401,7 @@ def check_plan(sampled: Sampled, settings: Settings) -> None:
 
 
 def check_disk(found: Estimate, settings: Settings) -> None:
-    """Raise `DiskError` when the disk is too small, or takes no file so large."""
+    """Raise `DiskError` if the output will not fit on the disk or in a file; warn if a rough estimate does not fit."""
     if found.train_tokens is None or found.spread is None or found.disk_bytes is None:
         return
     needed, free = format_size(found.disk_bytes), format_size(found.disk_free_bytes)

@@ -1,4 +1,4 @@
-"""How far it is: a bar on a terminal, plain lines in a log. The stages do not know that they are watched."""
+"""How far a run is: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NETWORK_SECONDS = 1.0
 
 
 class Progress:
-    """Prints where a run stands: at most every 10 s in a log, in place on a terminal."""
+    """Prints a run's progress on standard error: in place on a terminal, else a line every 10 s."""
 
     def __init__(self, state: State, total_bytes: int, fetcher: Fetcher, quiet: bool = False) -> None:
         self.waited_seconds = 0.0
@@ -40,18 +40,18 @@ class Progress:
         self._bar = self._make_bar() if self._is_terminal and not quiet else None
 
     def timed(self, blocks: Generator[T, None, None]) -> Generator[T, None, None]:
-        """Pass blocks on, and note how long they are waited for."""
+        """Pass blocks on, and add the time spent waiting for them to `waited_seconds`."""
         with contextlib.closing(blocks):
             begun = time.monotonic()
             for block in blocks:
                 self.waited_seconds += time.monotonic() - begun
                 yield block
-                del block  # it is not held here while the workers have it
+                del block  # else it would be kept alive while the workers use it
                 begun = time.monotonic()
             self.waited_seconds += time.monotonic() - begun
 
     def update(self) -> None:
-        """Print if it is time to; a terminal that is gone is no reason to stop."""
+        """Print if it is time to. A terminal that is gone is no reason to stop."""
         now = time.monotonic()
         if now >= self._due and not self._quiet:
             with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class Progress:
             print(self._line(now), file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leave the terminal's line."""
+        """Close the bar, or clear the terminal's line."""
         with contextlib.suppress(OSError):
             if self._bar is not None:
                 self._bar.close()
@@ -94,7 +94,7 @@ class Progress:
         return f"{text}{self._network(now)}, {guard.used_bytes() / 1e6:,.0f} MB memory"
 
     def _network(self, now: float) -> str:
-        """Say what came over the network since the last time, and what the run waits for; "" where all is here."""
+        """Return the network's rate and whether the run waits for it; "" if nothing was fetched."""
         then, waited_before, bytes_before = self._supplied
         waited, n_bytes = self.waited_seconds, self._fetcher.n_bytes
         if not n_bytes:

@@ -1,4 +1,4 @@
-"""What a run says: before, after, and in its record."""
+"""What a run says before and after, and what it adds to its record."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .fits import fit_warnings
 from .settings import Settings
 
 N_LISTED = 3
-"""How many of the inputs are named from either end."""
+"""How many inputs are named from each end of the list."""
 
 
 def about(engine: str, settings: Settings) -> dict[str, Any]:
-    """What made the files: for the record."""
-    import platform  # these two take 20 ms, and the start waits for the engine, not for them
+    """Return what made the files, for the record: program, engine, versions, tokenizer."""
+    import platform  # 20 ms, so not imported before the engine loads
     from importlib.metadata import version
 
     tokenizer = settings.tokenizer
@@ -47,7 +47,7 @@ def about(engine: str, settings: Settings) -> dict[str, Any]:
 
 
 def found(record: Record) -> list[str]:
-    """Say what is read, and what was found of an earlier run."""
+    """Return lines on the inputs, and on what an earlier run has left."""
     n_val, state = record.settings["val_files"], record.state
     lines = _named("validation", record.inputs[:n_val]) if n_val else []
     lines += _named("input", record.inputs[n_val:])
@@ -62,7 +62,7 @@ def found(record: Record) -> list[str]:
 
 
 def compared(record: Record) -> list[str]:
-    """Say how much was compared of a pipe that was taken for the one of the run before."""
+    """Return a note on how much of standard input was compared with what the earlier run read."""
     n_begun = record.state.input + 1 if record.state.status == ENCODING else len(record.inputs)
     if not any(input.is_stdin for input in record.inputs[:n_begun]) or is_whole_head():
         return []
@@ -73,7 +73,7 @@ def compared(record: Record) -> list[str]:
 
 
 def _named(label: str, inputs: Sequence[Input]) -> list[str]:
-    """Say what is read, how large it is, and of which formats."""
+    """Return lines on the inputs: names, total size, formats."""
     names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
     total = sum(input.size for input in inputs)
     size = f"{format_size(total)} of " if total else ""
@@ -82,7 +82,7 @@ def _named(label: str, inputs: Sequence[Input]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> list[str]:
-    """Name the first and the last few, a line each.
+    """Return the first and the last few names, a line each.
 
     >>> _listed("abcdefgh")
     ['  a', '  b', '  c', '  ... 2 more', '  f', '  g', '  h']
@@ -93,9 +93,9 @@ def _listed(names: Sequence[str]) -> list[str]:
 
 
 def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None:
-    """Raise `InputError` for a result that nobody could train on: no text, or all of it in val.
+    """Raise `InputError` for a result that nobody could train on: no text, or nothing in one of the splits.
 
-    The first `n_val` sources are val.
+    The first `n_val` sources are validation.
     """
     if not state.has_text:
         what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
@@ -117,20 +117,20 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
         if state.val_documents == 1:
             raise InputError(too_little, "add documents")
         raise InputError(too_little, "add text, or lower --val-ratio or --val-tokens")
-    if not state.val_tokens:  # --val-at end, and no place to cut there
+    if not state.val_tokens:  # --val-at end, but no place to cut there
         raise InputError(
             f"{sources[-1].input.shown}: too little text: nothing went to val", "add text, or raise --val-ratio"
         )
 
 
 def is_never_separated(state: State, sources: Sequence[Source]) -> bool:
-    """Tell whether a separator was given that no text file has in it: each of several files is one document."""
+    """Tell whether the separator occurs in no text file, so that each file is a single document."""
     texts = [source for source in sources if source.options.separator and source.input.format == "text"]
     return len(texts) == len(sources) and 0 < state.n_documents <= len(texts)
 
 
 def outputs(folder: Path, record: Record) -> list[str]:
-    """Say where the files are and what is in them."""
+    """Return lines on where the files are and what is in them."""
     state, layout = record.state, record.layout
     last = len(state.shard_sha256) - 1 - state.has_rest
     shards = layout.shard_name(0) + (f" to {layout.shard_name(last)}" if last else "")
@@ -155,7 +155,7 @@ def outputs(folder: Path, record: Record) -> list[str]:
 
 
 def result(folder: Path, record: Record, settings: Settings) -> list[str]:
-    """Say what came out, what to look at, and what to do next."""
+    """Return lines on what a run has made, what to look at, and what to do next."""
     state = record.state
     assert state.status == DONE
     engine, rate = record.about.get("engine", "tiktoken"), state.text_bytes / 1e6 / max(state.seconds, 1e-9)
@@ -174,7 +174,7 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
 
 
 def _usage(folder: Path, record: Record) -> str:
-    """Say what to type to train on what is in a folder."""
+    """Return what to type to train on the files in a folder."""
     layout = record.layout
     train, val = folder / f"{layout.stems[0]}*{layout.suffix}", folder / layout.val_name
     paths = {"folder": str(folder), "train": quoted(str(train)), "val": quoted(str(val)), "name": quoted(folder.name)}

@@ -1,4 +1,4 @@
-"""One run, from blocks to `train.bin`: the story on one page. Encode, shard, (shuffle,) merge, report."""
+"""Carry out a run, from blocks to `train.bin`: encode, shard, shuffle if asked, merge, report."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from .job import Job
 
 COMMIT_SECONDS = 5.0
-"""How often the state is made durable: no more than about this much work is ever done again."""
+"""How often the state is committed: about this much work is repeated at most after an interruption."""
 
 
 class Run:
-    """Does what a record says is left to do; whatever ends it early, the same command continues."""
+    """Does the work that a record leaves to do. Whatever ends it early, the same command resumes it."""
 
     def __init__(self, job: Job, sources: Sequence[Source], record: Record, quiet: bool) -> None:
         self._folder = job.folder
@@ -63,16 +63,16 @@ class Run:
         self._plan = job.plan
         self._cluster: Workers | None = None
         self._n_saved = self._state.n_tokens
-        self._is_whole = True  # False while the state and the files are out of step: then it is not recorded
-        self._is_full = False  # --max-tokens are there
-        self._before: State | None = None  # as it was before the last block, until that is on record
-        self._is_worthless = False  # no text at all: then nothing is kept
+        self._is_whole = True  # False while the state and the files disagree: no commit then
+        self._is_full = False  # --max-tokens are reached
+        self._before: State | None = None  # the state before the last block, until that is committed
+        self._is_worthless = False  # the result is of no use: nothing is kept
         self._is_stream_counted = not self._state.input_read
-        self._tail = b""  # what stands last in the block of a stream that was written last
+        self._tail = b""  # the end of the last block written, if it is of a stream
         self._clock = time.monotonic()
 
     def work(self, executor: Executor | None = None, cluster: Workers | None = None) -> None:
-        """Do all that is left; raise what stopped it, with what was saved."""
+        """Do everything that is left. Raises the error to show for what stopped it, with a note on what was saved."""
         state = self._state
         try:
             if state.status == ENCODING:
@@ -97,7 +97,7 @@ class Run:
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded | None]]], is_local: bool) -> None:
         cancel, plan, state = Cancel(self._cancel), self._plan, self._state
         encode = functools.partial(encode_block, engine=plan.engine, tokenizer=self._settings.tokenizer)
-        if is_local:  # the token does not travel to other processes
+        if is_local:  # the token cannot be shared with other processes
             encode = functools.partial(encode, cancel=cancel)
         sources = self._sources_left()
         window = self._window(count_ahead(sources, plan.n_workers) > 0)
@@ -136,14 +136,14 @@ class Run:
                 progress.close()
 
     def _sources_left(self) -> list[Source]:
-        """Return what is not yet read through; where val ends in the first was decided when its stream began."""
+        """Return the sources not yet read to the end. A stream's `val_end`, once decided, stays."""
         first, *others = self._sources[self._state.input :]
         if self._state.val_end:
             first = dataclasses.replace(cast(Any, first), val_bytes=self._state.val_end, val_ratio=None)
         return [first, *others]
 
     def _window(self, is_ahead: bool) -> Window:
-        """Return what may be in flight: a byte of what is read ahead costs one there, and TEXT_COST in the window."""
+        """Return the limits of text in flight: a byte read ahead takes 1 byte of memory, one in flight TEXT_COST."""
         plan, cluster = self._plan, self._cluster
         if cluster:
             return Window(lambda: self._watch.max_blocks(cluster.n_threads), plan.cluster_window_bytes)
@@ -155,7 +155,7 @@ class Run:
         return ShardWriter(self._folder, settings.shard_tokens, self._state, layout, settings.least_tokens)
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
-        """Write a block's ids where they belong and move the state on; return whether a shard was completed."""
+        """Write a block's ids to their splits and advance the state; return whether a shard was completed."""
         state = self._state
         self._is_whole = False
         if block.source.number != state.input:
@@ -175,7 +175,7 @@ class Run:
         share = room / len(split.train) if self._is_full else 1
         state.text_bytes += int(encoded.n_bytes * share)
         state.input_bytes += int(block.n_input_bytes * share)
-        if self._is_full:  # the block is left where it is: a larger --max-tokens begins it anew
+        if self._is_full:  # a larger --max-tokens resumes from the start of this block
             n_eot = int(np.count_nonzero(train == self._settings.tokenizer.eot_id)) if block.source.unit else 0
             state.train_documents += n_eot // self._settings.eot_per_document
             state.snapshot = before.position()
@@ -188,10 +188,10 @@ class Run:
         return has_completed_shard
 
     def _move_on(self, block: Block) -> None:
-        """Note how far the input was read."""
+        """Record how far the input was read."""
         state = self._state
         if block.source.input.compression and not self._is_stream_counted:
-            state.input_bytes -= state.input_read  # unpacked again, it counts from its start
+            state.input_bytes -= state.input_read  # decompressed, and counted, from its start again
             state.input_read = 0
         self._is_stream_counted = True
         state.offset = block.stop
@@ -200,7 +200,7 @@ class Run:
         self._tail = block.data[-END_BYTES:] if isinstance(block.data, bytes) else b""
 
     def _place(self) -> list[Any]:
-        """Return length and hash of what stands before the place that was reached, where it may be asked for later."""
+        """Return length and SHA-256 of the text just before the offset; [] if no later run could compare it."""
         state, source = self._state, self._sources[self._state.input]
         if source.input.is_remote or source.input.is_stdin or source.unit == "row" or not state.offset:
             return []
@@ -227,7 +227,7 @@ class Run:
         )
 
     def _commit(self, writer: ShardWriter, changes: ChangeLog) -> None:
-        """Make the data durable, then the record that speaks of it."""
+        """Make the data durable, then the record that describes it."""
         writer.sync()
         changes.sync()
         self._state.place = self._place()
@@ -235,14 +235,15 @@ class Run:
         writer.give_names()
 
     def _cut_back(self, writer: ShardWriter, changes: ChangeLog) -> None:
-        """Cut the last block off again, and save what stands before it.
+        """Cut the last block off again and save everything before it.
 
-        A disk is full in the midst of it, or it ended where the file did that has grown since.
+        Needed when the disk fills up in the middle of a block, and when a file has changed: its last block may end
+        where the file did before it grew.
         """
         if not self._before:
             return
-        with contextlib.suppress(PrepareError):  # what stopped the run is what is to be told
-            writer.sync()  # raises where an fsync has failed: what is there may be lost then
+        with contextlib.suppress(PrepareError):  # the original error is the one to report
+            writer.sync()  # raises if an fsync has failed: what was written may be lost
             changes.sync()
             writer.close()
             changes.close()
@@ -251,7 +252,7 @@ class Run:
                 self._commit(writer, changes)
 
     def _seconds(self) -> float:
-        """How long the run has worked, all of its parts."""
+        """Return how long the run has worked, over all invocations."""
         return self._state.seconds + time.monotonic() - self._clock
 
     def _write_record(self) -> None:
@@ -301,12 +302,12 @@ class Run:
 
     def _saved(self) -> str:
         if (not self._n_saved or self._is_worthless) and not self._state.old:
-            with contextlib.suppress(PrepareError):  # what stopped the run is what is to be told
-                clear(self._record)  # nothing is lost: nothing was there
+            with contextlib.suppress(PrepareError):  # the original error is the one to report
+                clear(self._record)  # nothing worth keeping was saved
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"
 
 
 def _has_no_room(error: BaseException) -> bool:
-    """Tell whether a write failed for want of room: what was written before is good."""
+    """Tell whether a write failed for lack of space: what was written before is good."""
     return isinstance(error, DiskError) and getattr(error.__cause__, "errno", 0) in files.NO_ROOM

@@ -1,4 +1,4 @@
-"""Work on blocks elsewhere, results here in order: a bounded window over any `concurrent.futures` executor."""
+"""Run blocks on any `concurrent.futures` executor, within a bounded window; results come back in order."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ class WorkerError(Exception):
 
 
 LEAVE_SECONDS = 2.0
-"""A block takes 0.1 s; some megabytes without a place to cut, which are one call, take seconds."""
+"""How long to wait for threads at the end. A block takes 0.1 s; megabytes without a cut, in one call, take seconds."""
 
 BLOCKS_PER_WORKER = 8
-"""How many are in flight for each worker: one in work, and enough beside it that none waits while the disk is slow."""
+"""How many blocks are in flight per worker: one being encoded, and enough others that a slow disk idles none."""
 
 
 @dataclass
 class Window:
-    """How much may be in flight: blocks, and bytes of their text. One block may be, whatever its size.
+    """Limits of what is in flight: blocks, and bytes of their text. A single block may exceed the bytes.
 
-    `max_blocks` is asked each time, for the memory guard may lower it; 0 is a pause.
+    `max_blocks` is called each time, because the memory guard may lower it; 0 pauses.
     """
 
     max_blocks: Callable[[], int]
     max_bytes: int
 
     def admits(self, n_blocks: int, n_bytes: int) -> bool:
-        """Tell whether one more block may go out when this much is."""
+        """Tell whether another block may be submitted while this much is in flight."""
         return n_blocks < self.max_blocks() and (n_blocks == 0 or n_bytes < self.max_bytes)
 
 
 class Workers(Protocol):
-    """Workers elsewhere: `map_blocks` does as `map_ordered`, which see; its window counts tasks."""
+    """Workers on other machines. Their `map_blocks` does what `map_ordered` does; its window counts tasks."""
 
     @property
     def n_threads(self) -> int:
-        """How many threads they have now."""
+        """How many threads the workers have now."""
 
     def map_blocks(
         self, function: Any, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
@@ -74,12 +74,12 @@ def map_ordered(
     window: Window,
     tick: Callable[[], None],
 ) -> Iterator[tuple[Block, T]]:
-    """Yield each block with `function(block)`, in order; no more than the window holds is out at a time.
+    """Yield each block with `function(block)`, in order, with no more in flight than the window admits.
 
-    A None among the blocks says that the next one is long in coming. `tick` is called every TICK_SECONDS while waiting,
-    and may raise to end it all: what has not begun is cancelled then. Whatever a worker raises, `BaseException`
-    included, becomes the cause of a `WorkerError` when its turn comes; what `blocks` raises comes in its turn, too, but
-    for Ctrl+C in a script, which ends it all.
+    A None among the blocks means that the next one is slow to come. `tick` is called every TICK_SECONDS while waiting,
+    and may raise to end everything; blocks not yet begun are then cancelled. What a worker raises, `BaseException`
+    included, becomes the cause of a `WorkerError` in its turn. What `blocks` raises is raised in its turn, too, except
+    for `KeyboardInterrupt`, which is raised at once.
     """
     pending: deque[tuple[Block, Future[T]]] = deque()
     n_bytes = 0
@@ -88,7 +88,7 @@ def map_ordered(
     failure: BaseException | None = None
     try:
         while pending or not is_exhausted:
-            # One goes out for each that comes in, even if more are done: else workers wait while those are written.
+            # Submit one for each result, even if several are done: else workers idle while those are written.
             admits = not is_exhausted and window.admits(len(pending), n_bytes)
             if admits:
                 try:
@@ -126,7 +126,7 @@ def map_ordered(
 
 
 def wait(future: Future[Any], tick: Callable[[], None]) -> None:
-    """Wait for a future; `tick` is called every TICK_SECONDS until it is done, and may raise."""
+    """Wait for a future, and call `tick`, which may raise, every TICK_SECONDS until it is done."""
     tick()
     while not wait_for([future], TICK_SECONDS).done:
         tick()
@@ -134,9 +134,9 @@ def wait(future: Future[Any], tick: Callable[[], None]) -> None:
 
 @contextmanager
 def local_executor(n_workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads of this process: the engines and pyarrow release the GIL, and one vocabulary serves them all.
+    """Yield a pool of threads: the engines and pyarrow release the GIL, and all threads share one vocabulary.
 
-    At the end a thread in the midst of an engine's call, which nothing can end, is waited for LEAVE_SECONDS at most.
+    At the end, a thread inside an engine's call, which cannot be interrupted, is waited for LEAVE_SECONDS at most.
     """
     threads: list[threading.Thread] = []
     pool = ThreadPoolExecutor(n_workers, "encode", lambda: threads.append(threading.current_thread()))
@@ -150,9 +150,9 @@ def local_executor(n_workers: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def count_workers(asked: str | float | None) -> int:
-    """Return how many workers there shall be: as many as were asked for, else one for each CPU allotted.
+    """Return how many workers to use: as many as `asked`, else one for each CPU allotted.
 
-    Raises `InputError` for what is no whole number of 1 or more.
+    Raises `InputError` for anything but a whole number of 1 or more.
     """
     if asked is None:
         return allotted_cpus()
@@ -160,7 +160,7 @@ def count_workers(asked: str | float | None) -> int:
 
 
 def allotted_cpus() -> int:
-    """Return how many CPUs this process was given, not how many there are: affinity, control groups, Slurm."""
+    """Return how many CPUs this process may use by affinity, control groups and Slurm, not how many there are."""
     try:
         n_cpus = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows

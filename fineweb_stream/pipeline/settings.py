@@ -1,4 +1,4 @@
-"""What a run is told, and which of it must stay the same for a run to continue."""
+"""The settings of a run, and which of them must stay the same for the run to be resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "jsonl", "parquet")
 
 VAL_PLACES = ("start", "end")
-"""Where the validation split of plain text may be."""
+"""Where the validation split of plain text can be."""
 
 DEFAULT_VAL_RATIO = 0.0005
 
@@ -33,12 +33,12 @@ _PARSERS: dict[str, Callable[[Any], float]] = {
 
 
 def layout_named(layout: str, names: str | None) -> str:
-    """Return the layout that is another one with other names.
+    """Return the name of the layout that `--layout` and `--names` choose together.
 
     >>> layout_named("llmc", "fineweb"), layout_named("npy", None)
     ('llmc-fineweb', 'npy')
 
-    Raises `InputError` for names that it does not have.
+    Raises `InputError` for names that the layout does not have.
     """
     named = layout if names is None else f"{layout}-{names}"
     if names is not None and named not in LAYOUTS:
@@ -49,10 +49,12 @@ def layout_named(layout: str, names: str | None) -> str:
 
 
 def parse_separator(text: str) -> str:
-    """Understand the escapes of a separator as a shell hands them over: `\\\\n` is a newline.
+    """Decode the escapes in a separator that was typed in a shell: `\\\\n` is a newline.
 
     >>> parse_separator(r"\\n\\n")
     '\\n\\n'
+
+    Raises `InputError` for an invalid escape.
     """
     try:
         return codecs.escape_decode(text.encode())[0].decode()
@@ -61,7 +63,7 @@ def parse_separator(text: str) -> str:
 
 
 def parse_fit(text: Any) -> Fit:
-    """Read what `--for` is given.
+    """Parse the value of `--for`.
 
     >>> parse_fit("64x1024x8"), str(parse_fit("12 × 1024"))
     (Fit(batch=64, block=1024, ranks=8), '12x1024')
@@ -78,16 +80,16 @@ def parse_fit(text: Any) -> Fit:
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of a run that decide its bytes, how it reads what is bad, and what the files must fit (`fit`).
+    """The settings of a run: what it writes, how it treats bad input, how it encodes, and the trainer's batch (`fit`).
 
-    The first `val_files` inputs are the validation split; with 0 it is a part of them all.
+    The first `val_files` inputs are the validation split; with 0, the split is taken from all inputs.
 
     Raises `InputError` for values that make no sense.
     """
 
     val_ratio: float = DEFAULT_VAL_RATIO
     val_tokens: int | None = None
-    shard_tokens: int = None  # type: ignore[assignment]  # as many as the layout's reader is used to
+    shard_tokens: int = None  # type: ignore[assignment]  # default: the layout's
     text_column: str = "text"
     separator: str | None = None
     seed: int = 0
@@ -117,7 +119,7 @@ class Settings:
             read_as("fit", self.fit, parse_fit)
         self._check_sizes()
         if not self.file_layout.is_merged:
-            object.__setattr__(self, "keep_shards", True)  # given or not: they are the result
+            object.__setattr__(self, "keep_shards", True)  # whatever was given: the shards are the result
 
     def _check_strings(self) -> None:
         for name in ("text_column", "separator", "errors", "engine", "layout"):
@@ -155,7 +157,7 @@ class Settings:
                 )
 
     def read_options(self, plan: MemoryPlan) -> ReadOptions:
-        """The part that sources need, and what the memory budget has room for."""
+        """Return the options that sources need, with the memory plan's limits."""
         return ReadOptions(
             self.text_column,
             None if self.separator is None else self.separator.encode(),
@@ -168,22 +170,22 @@ class Settings:
 
     @property
     def file_layout(self) -> Layout:
-        """The layout of the files, for the tokenizer's ids."""
+        """The layout, with the id width of the tokenizer."""
         return get_layout(self.layout, self.tokenizer.id_bytes)
 
     @property
     def batch(self) -> Fit:
-        """What the trainer takes in one step: what was asked for, or what the layout's reader does by default."""
+        """The trainer's batch: `fit`, or the default of the layout's reader."""
         return parse_fit(self.fit) if self.fit else self.file_layout.default_batch
 
     @property
     def least_tokens(self) -> int:
-        """How many tokens each file needs for the layout's reader."""
+        """The fewest tokens per file that the layout's reader can use."""
         return self.file_layout.least_tokens(self.batch)
 
     @property
     def val_share(self) -> float | None:
-        """Which share is validation; None where `val_tokens` or files of its own say how much."""
+        """The share of the text that is validation; None if `val_tokens` or files of their own decide how much is."""
         return self.val_ratio if self.val_tokens is None and not self.val_files else None
 
     @property
@@ -192,7 +194,7 @@ class Settings:
         return 2 if self.eot == "both" else 1
 
     def fixed(self) -> dict[str, Any]:
-        """The part that an interrupted run cannot change: it would be another result."""
+        """Return the settings that are compared when a run is resumed: a changed one would change the result."""
         free = ("errors", "engine", "max_tokens", "skip_bad", "fit", "tokenizer")
         fixed = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
         return fixed | settings_of(self.tokenizer)

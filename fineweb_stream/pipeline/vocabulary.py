@@ -1,4 +1,4 @@
-"""Before a run: is the tokenizer fit for these inputs, by which engine, and which characters are there for `chars`."""
+"""Before a run: fit the tokenizer to the inputs, choose its engine, and find the characters for `chars`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .worker import get_encoder, read, work_through
 
 
 def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
-    """Return the engine to plan with: where the fast one is not equal to the reference, that alone, and it is said.
+    """Return the engine to plan with: only the reference, with a note, if the fast engine does not equal it.
 
-    GPT-2's is known to be equal, and is looked at while it is loaded.
+    GPT-2's fast engine is known to be equal, and is checked while it loads.
     """
     if engine != "auto" or tokenizer is GPT2 or not tokenizer.has_fast:
         return engine
@@ -38,10 +38,10 @@ def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
 
 
 def fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel = NEVER) -> Settings:
-    """Return the settings with the tokenizer as these inputs want it: `chars` gets its vocabulary in a first pass.
+    """Return the settings with the tokenizer fitted to these inputs: a first pass finds the vocabulary of `chars`.
 
-    Raises `InputError` where the tokenizer has no end-of-text and there are documents, or knows no place to cut a text;
-    as the run does for what cannot be read.
+    Raises `InputError` if the inputs need an end-of-text id that the tokenizer lacks, or are plain text that has no
+    known place to cut; and as the run does, for what cannot be read.
     """
     tokenizer = settings.tokenizer
     has_documents, n_texts = any(source.unit for source in sources), sum(not source.unit for source in sources)
@@ -64,7 +64,7 @@ def fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, canc
 
 
 def _characters(sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> str:
-    """Read all inputs once and return the characters that are in them, in order."""
+    """Read all inputs once, and return the characters in them, in order."""
     if any(source.input.is_stdin for source in sources):
         raise InputError("chars reads its input twice, and standard input passes once", "put the text in a file")
     size = sum(source.input.size for source in sources)

@@ -1,4 +1,4 @@
-"""While a run encodes: say what the memory guard does, hold back blocks as it asks, and note speed and memory."""
+"""While a run encodes: report the memory guard's steps, limit the blocks in flight, and sample speed and memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from ..support.log import log
 from .schedule import BLOCKS_PER_WORKER
 
 GROWTH_BYTES = 48 * MB
-"""After so much growth, what is free but held by the allocators is given back: blocks of many sizes leave holes there
-that the next ones do not fit into, and use would creep up for as long as the run is.
+"""After this much growth, memory that is free but held by the allocators is returned to the system.
+
+Blocks of many sizes leave gaps that later ones do not fit into, so that use would creep up during the whole run.
 """
 
 MAX_SAMPLES, SAMPLE_SECONDS = 240, 0.5
 
 
 class Watch:
-    """Follows a guard through a run whose `state` keeps the samples."""
+    """Follows a memory guard through a run, and keeps the samples in its `state`."""
 
     def __init__(self, guard: MemoryGuard, state: State) -> None:
         self._guard = guard
@@ -28,7 +29,7 @@ class Watch:
         self._settled_bytes: int | None = None
 
     def max_blocks(self, n_workers: int) -> int:
-        """Return how many blocks may be in flight, by what the guard calls for."""
+        """Return how many blocks may be in flight at the guard's present step."""
         return {
             Step.RUN: BLOCKS_PER_WORKER * n_workers,
             Step.FEWER: max(n_workers // 2, 1),
@@ -36,7 +37,7 @@ class Watch:
         }.get(self._guard.step, 0)
 
     def check(self, seconds: float) -> None:
-        """Say each new step of the guard once, `seconds` into the run; `MemoryLimitError` leaves when it says so."""
+        """Log each new step of the guard once, `seconds` into the run; raise `MemoryLimitError` when it says stop."""
         guard = self._guard
         step = guard.check()
         for taken in guard.steps[self._n_steps_said :]:
@@ -50,7 +51,7 @@ class Watch:
             )
 
     def _give_back(self) -> None:
-        """Release what is free, after growth; under pressure, each time that there is a new reading."""
+        """Release free memory after growth; under pressure, at every new reading."""
         used = self._guard.used_bytes
         if self._settled_bytes is None:
             self._settled_bytes = used
@@ -61,7 +62,7 @@ class Watch:
             self._settled_bytes = used_bytes()
 
     def _add_sample(self, seconds: float) -> None:
-        """Note tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spread."""
+        """Sample tokens and memory at a time of the run: at most MAX_SAMPLES, evenly spaced."""
         timeline = self._state.timeline
         spacing = (timeline[-1][0] / len(timeline)) if len(timeline) > MAX_SAMPLES // 2 else SAMPLE_SECONDS
         if not timeline or seconds - timeline[-1][0] >= spacing:
@@ -70,7 +71,7 @@ class Watch:
             del timeline[1::2]
 
     def record(self) -> None:
-        """Let the state hold limits, budget, peak, and every step of the guard, earlier runs' included."""
+        """Write limits, budget, peak and the guard's steps, with those of earlier invocations, into the state."""
         guard, before = self._guard, self._memory_before
         self._state.memory = {
             "budget_bytes": guard.budget_bytes,

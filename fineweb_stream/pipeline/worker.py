@@ -1,4 +1,4 @@
-"""A block -> its ids: what runs in a worker, a thread here or a process on another machine; and a loop over all."""
+"""Encode one block, in a thread here or a process on another machine; and a loop over all blocks."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from .schedule import BLOCKS_PER_WORKER, Window, WorkerError, local_executor, ma
 T = TypeVar("T")
 
 FIRST_CHECK_BYTES, CHECK_BYTES, CHECK_EVERY = 1 << 18, 1 << 15, 32
-"""How much of the first block, and of one in CHECK_EVERY others, the reference encodes too: under a percent of all."""
+"""Bytes that the reference encodes too, of the first block and of one in CHECK_EVERY others: under 1% of all text."""
 
 PIECE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What became of a block: its ids, shape (n,), and where each document ends in them, int64.
+    """The result of one block: its ids, shape (n,), and where each document ends in them, int64.
 
-    Plain text has no documents: then `ends` is empty.
+    Plain text has no documents: `ends` is empty.
     """
 
     ids: Ids
@@ -56,10 +56,10 @@ def encode_block(
     is_checked: bool = True,
     tokenizer: Tokenizer = GPT2,
 ) -> Encoded | None:
-    """Read and encode one block; with `is_checked` the first one, and a sample of the others, by both engines.
+    """Read and encode one block; with `is_checked`, samples of the text are compared with the reference engine.
 
-    A block of more than `max_document_bytes` is a single document that the memory budget has no room for. None is for
-    one that comes to much more than was announced: `in_parts` sees to it.
+    A block of more than `max_document_bytes` is a single document that the memory budget has no room for. Returns None
+    for a block that is much larger than announced: `in_parts` cuts it again.
 
     Raises `RecordError`, `InputError`, `EngineError`; `Cancelled` soon after `cancel` is set.
     """
@@ -83,7 +83,7 @@ def encode_block(
 def in_parts(
     pairs: Iterable[tuple[Block, T | None]], function: Callable[[Block], T | None]
 ) -> Iterator[tuple[Block, T]]:
-    """Yield what became of each block; one that came to too much is cut again, and its parts are worked on here."""
+    """Yield each block with its result; one with the result None is cut into parts, which are processed here."""
     for block, result in pairs:
         if result is not None:
             yield block, result
@@ -101,10 +101,10 @@ def in_parts(
 def work_through(
     sources: Sequence[Source], function: Callable[[Block], T | None], plan: MemoryPlan, cancel: Cancel
 ) -> Iterator[T]:
-    """Yield `function(block)` for each block of all sources, in order, by threads here; at the end `cancel` is set.
+    """Yield `function(block)` for each block of all sources, in order, by local threads; set `cancel` at the end.
 
-    `function` returns None for a block that is to be cut again. Raises what it raises, for a record that cannot be used
-    `InputError` with its place.
+    `function` returns None for a block that must be cut again. Raises what it raises; a `RecordError` becomes an
+    `InputError` that names the place.
     """
     window = Window(lambda: BLOCKS_PER_WORKER * plan.n_workers, plan.window_bytes)
     blocks = iter_blocks(sources, 0, plan.n_workers, plan.window_bytes, cancel)
@@ -132,14 +132,14 @@ def _encode(block: Block, batch: Batch, encoder: Encoder, check_bytes: int, canc
 
 
 def _count_eot(data: bytes | memoryview) -> int:
-    """Count `<|endoftext|>`; that there is none is found by NumPy, which lets other threads run."""
+    """Count `<|endoftext|>`; the usual case of none is found by NumPy, which releases the GIL."""
     array = np.frombuffer(data, np.uint8)
     bars = np.flatnonzero(array[:-1] == ord("|"))
     return bytes(data).count(b"<|endoftext|>") if (array[bars + 1] == ord("e")).any() else 0
 
 
 def _has_text(data: bytes | memoryview) -> bool:
-    """Tell whether there is anything but whitespace, in pieces: the first one has it as a rule."""
+    """Tell whether there is anything but whitespace; the first piece usually has it."""
     decode = codecs.getincrementaldecoder("utf-8")().decode
     pieces = (decode(bytes(data[at : at + PIECE_BYTES])) for at in range(0, len(data), PIECE_BYTES))
     return any(map(str.strip, pieces))
@@ -148,7 +148,7 @@ def _has_text(data: bytes | memoryview) -> bool:
 def read(block: Block) -> Batch:
     """Read a block, unless it is a single document that the memory budget has no room for.
 
-    Raises `RecordError`, or skips what is bad as the options say; `GrownError` for a block that is to be cut again.
+    Raises `RecordError`, or skips bad records if the options say so; `GrownError` for a block that must be cut again.
     """
     try:
         return _read(block)
@@ -159,15 +159,15 @@ def read(block: Block) -> Batch:
 
 
 def _leaves_some(block: Block, is_large: bool) -> bool:
-    """Tell whether --skip-bad would leave something of the inputs, as far as is known at a block with a bad record.
+    """Tell whether --skip-bad would leave any documents, as far as is known at a block with a bad record.
 
-    What came before was good. Where nothing did, the block tells; if it is one large document, what follows may be.
+    Blocks before this one were good. If there are none, this block decides; after one large document, more may follow.
     """
     source: Any = block.source
     skipping = replace(block, source=replace(source, options=replace(source.options, skip_bad=True)))
     try:
         n_documents = len(_read(skipping).ends)
-    except (RecordError, PrepareError):  # it is nothing that is skipped
+    except (RecordError, PrepareError):  # not a record that could be skipped
         return False
     is_part = is_large and block.n_input_bytes != source.input.size
     return n_documents > 0 or source.number > source.first or block.start > 0 or is_part
@@ -197,12 +197,12 @@ _building = threading.Lock()
 
 
 def forget_encoders() -> None:
-    """Let go of this process's encoders, and of the memory that they take."""
+    """Drop this process's encoders, to free their memory."""
     _encoders.clear()
 
 
 def get_encoder(engine: str, tokenizer: Tokenizer = GPT2) -> Encoder:
-    """Return this process's encoder: one vocabulary serves all threads. The first call builds it."""
+    """Return this process's encoder, which all threads share. The first call builds it."""
     key = (engine, tokenizer.vocabulary_sha256, tokenizer.eot_id)
     if key not in _encoders:
         with _building:
