@@ -1,5 +1,5 @@
-"""Ids -> shards -> `train.bin` and `val.bin`, with a manifest that says where a run stands.
+"""Writes ids to shards, `train.bin` and `val.bin`, with a record of where a run stands.
 
-In: ids of one block after the other. Out: complete, durable files; `files` is the only module that changes the disk.
-May import `memory`, `tokenizer` and `support`; never `inputs`.
+In: the ids of one block after the other. Out: complete, durable files; `files` changes them, no other module. May
+import `memory`, `tokenizer` and `support`; never `inputs`.
 """

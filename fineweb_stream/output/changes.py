@@ -1,4 +1,4 @@
-"""Every record that was skipped, every text that was altered: counted, located, printed, kept beside the outputs."""
+"""The log of every record skipped and every text altered: counted, located, printed, kept beside the outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITE_BYTES = 1 << 20
 
 
 class ChangeLog:
-    """`prepare.changes.jsonl`: one line a change. Made with the first one; cut to what `state` says, like all else."""
+    """`prepare.changes.jsonl`, one line per change. Created with the first one; truncated to what `state` says."""
 
     def __init__(self, folder: Path, state: State) -> None:
         self._path = folder / CHANGES_NAME
@@ -27,7 +27,7 @@ class ChangeLog:
             self._open()
 
     def append(self, input: Input, unit: str, changes: Changes) -> None:
-        """Take down changes of an input whose records are called `unit`; they count from `state.n_records`."""
+        """Log the changes of an input whose records are called `unit`; they count from `state.n_records`."""
         if not len(changes):
             return
         part, lines = self._part or self._open(), bytearray()
@@ -49,13 +49,13 @@ class ChangeLog:
         self._state.changes_bytes = part.n_bytes
 
     def sync(self) -> None:
-        """Make durable what was written; call it after the shards' `sync`."""
+        """Make what was written durable; call it after the shards' `sync`."""
         if self._part:
             self._state.sync(self._part)
             self._state.changes_head = self._part.head
 
     def close(self) -> None:
-        """Leave the file as it is."""
+        """Close the file as it is."""
         if self._part:
             self._part.close()
 
@@ -65,9 +65,9 @@ class ChangeLog:
 
 
 def locate(input: Input, unit: str, record: int, byte: int | None) -> str:
-    """Say where a record is: file, number (from 1) and byte.
+    """Return where a record is: file, number (from 1) and byte.
 
-    `record` counts from the input's first.
+    `record` counts from 0, the input's first.
     """
     place = input.shown + (f", {unit} {record + 1:,}" if unit else "")
     if byte is None:

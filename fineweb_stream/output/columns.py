@@ -1,4 +1,4 @@
-"""Which names of text columns count in a run that goes on: those on record, and those that a command gives now."""
+"""Which names of text columns a resumed run uses: those on record, and those that the command gives."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..support.model import join_names
 from .manifest import Record, read_record
 
 _BEFORE = "text_column_before"
-"""The setting that says which names of columns counted before others did, and up to where."""
+"""The setting that says which names were used earlier, and up to where."""
 
 
 def names_of(record: Record) -> str:
-    """Return the names of columns that are on record."""
+    """Return the names of text columns on record."""
     return str(record.settings.get("text_column", "text"))
 
 
 def earlier_names(folder: Path) -> str:
-    """Return the names of columns that count in an earlier run in a folder, "" where there is none."""
+    """Return the names of text columns that an earlier run in the folder used, "" if there is none."""
     with contextlib.suppress(PrepareError):
         if record := read_record(folder):
             return names_of(record)
@@ -27,10 +27,10 @@ def earlier_names(folder: Path) -> str:
 
 
 def names_now(record: Record, text_column: str) -> str:
-    """Return the names of columns that count when a run goes on: those that are given come first, then the earlier.
+    """Return the names of text columns for a resumed run: the given names first, then the earlier ones.
 
-    So a hint of another name can be followed, and files that have none of that name keep theirs; and each of the
-    commands that a run was given continues it.
+    So a hint with another name can be followed while files without that name keep theirs, and each command that a run
+    was ever given resumes it.
     """
     before = names_of(record)
     known, given = ([part.strip() for part in name.split(",")] for name in (before, text_column))
@@ -39,18 +39,18 @@ def names_now(record: Record, text_column: str) -> str:
 
 
 def may_have_names(record: Record, names: str, n_inputs: int) -> bool:
-    """Tell whether nothing that was read would be read otherwise by other names of its columns."""
+    """Tell whether other names of text columns would change nothing that was already read."""
     before = names_of(record)
     if names == before or (names.startswith(f"{before},") and not record.state.n_changes):
         return True
     behind, is_begun = record.read_so_far()
     if record.state.is_exhausted:
         return n_inputs > len(record.inputs)
-    return not is_begun or record.inputs[behind].format == "jsonl"  # a line has its text by itself
+    return not is_begun or record.inputs[behind].format == "jsonl"  # each line has its own fields
 
 
 def set_names(record: Record, text_column: str) -> None:
-    """Let a run go on with the names that a command gives, and keep on record which counted before."""
+    """Resume a run with the names that a command gives, and record which were used before."""
     before, state, names = names_of(record), record.state, names_now(record, text_column)
     if names != before:
         place = f"{before} up to input {state.input + 1:,}, record {state.n_records:,}"
@@ -59,14 +59,14 @@ def set_names(record: Record, text_column: str) -> None:
 
 
 def keep_names(record: Record) -> None:
-    """Leave on record, where nothing was begun yet, which column a run asked for: the next may name another's alone."""
+    """Record the column that a run asked for, if nothing was read yet: the next command may name only another one."""
     if not record.state.n_tokens and not record.state.old:
         record.settings.setdefault(_BEFORE, "")
         record.begin()
 
 
 def take_kept(record: Record, fresh: Record) -> None:
-    """Let a fresh run of the same inputs have the names that `keep_names` left, behind its own."""
+    """Add the names that `keep_names` left to a fresh run of the same inputs, after its own."""
     given, is_same = fresh.settings["text_column"], [i.path for i in record.inputs] == [i.path for i in fresh.inputs]
     if _BEFORE in record.settings and is_same and given != names_of(record):
         fresh.settings |= {"text_column": names_now(record, given), _BEFORE: ""}

@@ -1,6 +1,6 @@
-"""A new command and what is on record: what was read must be what it was; what was not read yet may change.
+"""Compare a command with the record: what was read must be unchanged; what was not yet read may change.
 
-Inputs that were read are *behind*, one that was begun is in the *midst*, the others are *ahead*.
+Inputs that were read to the end are *behind*, one that was read in part is *begun*, the others are *ahead*.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .manifest import GPT2_SETTINGS, Record, portable
 from .state import DONE, ENCODING
 
 PlaceHash = Callable[[Input, int, int], str]
-"""What gives the SHA-256 of some bytes right before an offset: `(input, offset, n_bytes)`; "" where it cannot."""
+"""Callable `(input, offset, n_bytes)` -> SHA-256 of the bytes just before the offset; "" if it cannot be computed."""
 
 
 def compare(
     record: Record, settings: dict[str, Any], inputs: list[Input], place_hash: PlaceHash
 ) -> tuple[list[str], list[str]]:
-    """Return what forbids that a command continues the run, and what has changed and may: one sentence each."""
+    """Return the reasons a command cannot resume the run, and the changes that are allowed: one sentence each."""
     now = portable(inputs)
     refused = _settings_changed(record, settings, len(inputs))
     behind, is_begun = record.read_so_far()
@@ -51,7 +51,7 @@ def compare(
 
 
 def has_more(record: Record, inputs: list[Input]) -> bool:
-    """Tell whether a command names inputs behind the end of all that were read."""
+    """Tell whether a command names more inputs, and the run has read all of its own."""
     return record.state.is_exhausted and len(inputs) > len(record.inputs)
 
 
@@ -61,8 +61,8 @@ def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -
     if "text_column" in changed and may_have_names(record, names_now(record, settings["text_column"]), n_inputs):
         changed.remove("text_column")
     if "layout" in changed and "keep_shards" in changed:
-        changed.remove("keep_shards")  # a layout whose shards are the result says so by itself
-    if "tokenizer_sha256" in changed:  # what else differs follows from it
+        changed.remove("keep_shards")  # it follows from the layout
+    if "tokenizer_sha256" in changed:  # other differences follow from it
         n_same = [name for name in changed if name not in GPT2_SETTINGS]
         was, now = (f"{of['tokenizer']} (SHA-256 {of['tokenizer_sha256'][:12]}...)" for of in (before, settings))
         return [f"--tokenizer was {was} and is {now}", *_said(n_same, before, settings)]
@@ -83,27 +83,27 @@ def _value(value: Any) -> str:
 
 
 def _is_same(before: Input, now: Input) -> bool:
-    """Tell whether a file is the one on record, whatever its time and, here, its path."""
+    """Tell whether a file is the one on record, whatever its time and, if it is local, its path."""
     a, b = content_of(before.fingerprint), content_of(now.fingerprint)
     is_local = bool(changed_at(now.fingerprint))
-    if is_local and not changed_at(before.fingerprint):  # the version before knew a file by its time
+    if is_local and not changed_at(before.fingerprint):  # version 0.1.0 identified a file by its time
         b = changed_at(now.fingerprint)
     kinds = [(i.format, i.size, i.is_stream, i.compression) for i in (before, now)]
     return a == b and kinds[0] == kinds[1] and (before.path == now.path or is_local)
 
 
 def written_anew(before: list[Input], now: list[Input]) -> list[str]:
-    """Return the names of files that have another date than when they were read, and are the same by all else."""
+    """Return the names of files that have a new date since they were read, but are otherwise the same."""
     pairs = zip(before, now, strict=False)
     dates = [(changed_at(a.fingerprint), changed_at(b.fingerprint), b.shown) for a, b in pairs if _is_same(a, b)]
     return [name for before, now, name in dates if before and now and before != now]
 
 
 def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: PlaceHash) -> bool:
-    """Tell whether what was read of a file that has changed is in it still: how it begins, and what stands before."""
+    """Tell whether a changed file still holds what was read of it, by its head and the bytes before the offset."""
     state = record.state
     is_to_go_on = state.status == ENCODING or (state.status == DONE and not state.is_exhausted)
-    is_known = bool(state.place) or not state.offset  # from its start on nothing stands before
+    is_known = bool(state.place) or not state.offset  # nothing is before offset 0
     if not (is_to_go_on and is_known and head_of(before.fingerprint) and head_of(now.fingerprint)):
         return False
     if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
@@ -120,9 +120,9 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
 def _differences(
     before: list[Input], now: list[Input], known: list[Input], named: list[Input], why: str = ""
 ) -> list[str]:
-    """Say what is not the same in two rows of inputs; `known` are all that were there, `named` all that might be meant.
+    """Return what differs between two lists of inputs; `known` are all on record, `named` all that a command may mean.
 
-    `why` follows what is said of those that were there.
+    `why` is appended to what is said of inputs on record.
     """
     if len(before) == len(now) and all(map(_is_same, before, now)):
         return []
@@ -140,7 +140,7 @@ def _differences(
 
 
 def is_share_of_other_text(record: Record, now: list[Input]) -> bool:
-    """Tell whether val is a share of plain text of which there is more or less now."""
+    """Tell whether val is a share of plain text whose size has changed."""
     settings = record.settings
     is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
     is_share = settings.get("val_tokens") is None and not settings["val_files"]
@@ -150,7 +150,10 @@ def is_share_of_other_text(record: Record, now: list[Input]) -> bool:
 
 
 def _val_would_move(record: Record, now: list[Input]) -> bool:
-    """Tell whether what is val, a share of all bytes of plain text, is another now and was not all read."""
+    """Tell whether new sizes would move val, a share of plain text, in conflict with what was read.
+
+    A val at the start is in conflict until it was read to its end, a val at the end as soon as it was begun.
+    """
     if not is_share_of_other_text(record, now):
         return False
     settings, sizes = record.settings, [[input.size for input in inputs] for inputs in (record.inputs, now)]

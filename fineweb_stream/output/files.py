@@ -1,8 +1,8 @@
-"""The only module that changes files: each step is durable before the next one relies on it.
+"""Changes a run's files: each step is durable before the next one relies on it.
 
-A file gets its final name when it is complete: written beside it as `NAME.RUN.part`, fsynced, renamed, the folder
-fsynced. (Windows has no fsync of a folder; there the rename is as durable as the system makes it.) `RUN` is a number
-that the manifest names: no other program's file is called so. Links are never followed, pipes and devices never opened.
+A file is written as `NAME.RUN.part`; when it is complete, it is fsynced and renamed, and the folder is fsynced.
+(Windows has no fsync of a folder; there the rename is as durable as the system makes it.) `RUN` is a number in the
+manifest: no other program's file has such a name. Symlinks are never followed, pipes and devices never opened.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from ..support.errors import DiskError, InputError, PrepareError
 from ..support.log import log
 
 Check = Callable[[], None]
-"""What is called now and then in long work, and may raise."""
+"""Called now and then in long work; may raise."""
 
 COPY_BYTES = 8 << 20
 FLUSH_BYTES = 32 << 20
-"""After so much new data the disk is set to work on it, so that little is left to wait for when it must be durable."""
+"""After this much new data a background fsync starts, so that little is left to wait for at a commit."""
 
 HEAD_BYTES = 32
-"""So much of a file's content is in the record, by which the file is known again."""
+"""How many of a file's first bytes are in the record, to recognize the file."""
 
-# O_BINARY: Windows translates newlines without it. O_NONBLOCK: a pipe that took a file's place is not waited for.
+# O_BINARY: else Windows translates newlines. O_NONBLOCK: opening a pipe that took a file's place must not block.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
-"""A disk, a quota or a file is full."""
+"""Errors of a full disk, a full quota, and a file at its size limit."""
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
 _NO_CLONE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES}
-_NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # what the plain way meets again is an error there
+_NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # if plain writing fails, too, that raises
 
 
 def part_path(path: Path, run: str = "") -> Path:
-    """Return the name of a file while the run writes it.
+    """Return the temporary name of a file that the run writes.
 
     >>> part_path(Path("val.bin"), "5e0c").name
     'val.bin.5e0c.part'
@@ -53,7 +53,7 @@ def part_path(path: Path, run: str = "") -> Path:
 
 @contextmanager
 def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
-    """Turn what the system says of a write into a `DiskError` that says what to do."""
+    """Turn the `OSError` of a write into a `DiskError` that says what to do."""
     try:
         yield
     except OSError as error:
@@ -70,26 +70,26 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> list[Path]:
-    """Make a folder, with those above it, unless others do at this moment; return what was made, the deepest first."""
+    """Make a folder and those above it, even while others do the same; return those made here, the deepest first."""
     made: list[Path] = []
     with disk_errors(folder):
         for new in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
             with suppress(FileExistsError):
                 new.mkdir()
                 made.insert(0, new)
-        folder.mkdir(parents=True, exist_ok=True)  # fails where it is none
+        folder.mkdir(parents=True, exist_ok=True)  # fails if it is not a folder
     return made
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Delete folders up to the first in which something is."""
+    """Delete folders up to the first that is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def free_bytes(folder: Path) -> int:
-    """Return how many bytes a user may still write in a folder, or where it will be made."""
+    """Return how many bytes the user may still write in a folder, or where it will be made."""
     with disk_errors(folder):
         while not folder.exists():
             folder = folder.absolute().parent
@@ -97,7 +97,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, as far as the file system knows how."""
+    """Make the names in a folder durable, as far as the file system can."""
     if os.name == "nt":
         return
     try:
@@ -114,7 +114,7 @@ def sync_folder(folder: Path) -> None:
 
 @functools.cache
 def _warn_of_folder(folder: Path, reason: str) -> None:
-    """Say it once."""
+    """Warn once."""
     log.warning(
         "%s: this file system cannot make names durable (fsync of a folder: %s); a power loss may cost more work than"
         " usual",
@@ -124,7 +124,7 @@ def _warn_of_folder(folder: Path, reason: str) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """Return what stands under a name if it is no regular file, "" for a regular file and for nothing."""
+    """Return what a name stands for (a link, a folder, ...), "" for a regular file and for nothing."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -134,7 +134,7 @@ def kind_of(path: Path) -> str:
 
 
 def refuse_irregular(path: Path) -> None:
-    """Raise `InputError` where a name that is a run's belongs to something that is no regular file."""
+    """Raise `InputError` if one of the run's names stands for something that is not a regular file."""
     if kind := kind_of(path):
         raise InputError(
             f"{path}: {kind}, where a file of the run belongs",
@@ -143,10 +143,10 @@ def refuse_irregular(path: Path) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a regular file, never one that a link leads to; `InputError` for anything else, `OSError` as `os.open`."""
+    """Open a regular file, never through a symlink. Raises `InputError` for anything else, `OSError` like `os.open`."""
     refuse_irregular(path)
     fd = os.open(path, flags | _FLAGS, 0o666)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):  # it came between
+    if not stat.S_ISREG(os.fstat(fd).st_mode):  # it took the file's place meanwhile
         os.close(fd)
         raise InputError(f"{path}: not a regular file", "move it away, or choose another folder with --out")
     return fd
@@ -161,7 +161,7 @@ def is_same(path: Path, fd: int) -> bool:
 
 
 def replace(source: Path, target: Path) -> None:
-    """Rename, durably. What `target` stands for is lost: the caller knows that it is the run's own."""
+    """Rename durably. What `target` stands for is lost: the caller knows that it is the run's own."""
     with disk_errors(target):
         os.replace(source, target)
         sync_folder(target.parent)
@@ -174,9 +174,9 @@ def remove(path: Path) -> None:
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], run: str = "", check: Check | None = None) -> None:
-    """Write a small file so that its name holds the old or the new data, never a part.
+    """Write a small file atomically: its name holds the old or the new data, never a part.
 
-    `check` is called right before the name is given. If it raises, the new data stay durable under the temporary name.
+    `check` is called right before the rename. If it raises, the new data stay durable under the temporary name.
     """
     part = part_path(path, run)
     with disk_errors(path):
@@ -202,7 +202,7 @@ def write_whole(path: Path, pieces: Iterable[bytes], run: str = "", check: Check
 
 
 def append_text(path: Path, text: str, title: str) -> None:
-    """Append to a log that begins with the line `title`, or begin it.
+    """Append to a log that begins with the line `title`, or create it.
 
     Raises `OSError`, and `InputError` for a file that begins otherwise: it is not this program's.
     """
@@ -216,24 +216,23 @@ def append_text(path: Path, text: str, title: str) -> None:
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
-    view = memoryview(data).cast("B")  # a short write is told in bytes, whatever the items are
+    view = memoryview(data).cast("B")  # os.write counts bytes, whatever the items are
     while len(view):
         view = view[os.write(fd, view) :]
 
 
 class Part:
-    """A file that grows under a temporary name; it holds `n_bytes` when it is taken up again, and no more.
+    """A file that grows under a temporary name; a resumed one is truncated to `n_bytes`.
 
-    Its SHA-256 is kept up to date, which reads again what is there already; with `sha256` that must be its hash.
-    `header_bytes` before all that are left free for a header that is only known at the end; neither `n_bytes` nor the
-    hash covers them. `check` is called now and then while the file is read, and may raise.
+    Its SHA-256 is kept up to date, so a resumed file is read again; with `sha256` that must be its hash. `header_bytes`
+    at its beginning are left free for a header that is known only at the end; neither `n_bytes` nor the hash covers
+    them. `check` is called now and then while the file is read, and may raise.
 
     A failed fsync is final: Linux may drop the pages that it covered, and the next one returns 0 (Rebello et al. 2020,
-    "Can Applications Recover from fsync Failures?"). So the file never becomes durable again: each later `sync` raises
-    the first error, and a resumed run cuts the file back to its last good commit. What a failed write has left behind
-    `n_bytes` is cut off when the file is taken up again.
+    "Can Applications Recover from fsync Failures?"). So each later `sync` raises the first error, and a resumed run
+    truncates the file to its last good commit. What a failed write left beyond `n_bytes` is truncated, too.
 
-    Raises `PrepareError` when it holds less or something else, `DiskError` when the disk does not take what is written.
+    Raises `PrepareError` if the file holds less or something else, `DiskError` if it cannot be written.
     """
 
     def __init__(
@@ -263,7 +262,7 @@ class Part:
         try:
             self._take_up(sha256, check)
             with disk_errors(path):
-                os.ftruncate(self._fd, header_bytes + n_bytes)  # a header that is not there yet is zeros
+                os.ftruncate(self._fd, header_bytes + n_bytes)  # a header not yet written is zeros
                 sync_folder(path.parent)
                 os.lseek(self._fd, 0, os.SEEK_END)
         except BaseException:
@@ -273,7 +272,7 @@ class Part:
     def _open(self) -> int:
         refuse_irregular(self._part)
         with disk_errors(self.path):
-            if self.n_bytes == 0:  # what a run has left there that was stopped before its record spoke of it
+            if self.n_bytes == 0:  # left by a run that was stopped before its next commit
                 self._part.unlink(missing_ok=True)
                 return os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666)
             try:
@@ -286,7 +285,7 @@ class Part:
         return fd
 
     def _take_up(self, sha256: str, check: Check) -> None:
-        """Read what is there already; nothing was changed before it is known to be what the record says."""
+        """Read what is there already; nothing is changed before it is known to be what the record says."""
         start, stop = self._header_bytes, self._header_bytes + self.n_bytes
         if (has_bytes := os.fstat(self._fd).st_size) < stop and self.n_bytes:
             raise changed(self._part, has_bytes, stop)
@@ -302,17 +301,17 @@ class Part:
 
     @property
     def sha256(self) -> str:
-        """The hash of all that was written."""
+        """The hash of everything written after the header."""
         self._end_hashing()
         return self._digest.hexdigest()
 
     @property
     def head(self) -> str:
-        """The first HEAD_BYTES of what was written, as hexadecimal digits."""
+        """The first HEAD_BYTES written after the header (hexadecimal)."""
         return self._head.hex()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append; durable after `sync`. The data is hashed in a thread: it must not change until the next call."""
+        """Append; durable after `sync`. A thread hashes the data, which must not change until the next call."""
         if not len(data):
             return
         with disk_errors(self.path, memoryview(data).nbytes):
@@ -324,7 +323,7 @@ class Part:
             self._flushing = self._beside.submit(os.fsync, self._fd)
 
     def write_header(self, data: bytes) -> None:
-        """Fill the room that was left for the header; durable after `sync`."""
+        """Write the header into the space left for it; durable after `sync`."""
         assert len(data) == self._header_bytes
         if data:
             with disk_errors(self.path, len(data)):
@@ -334,7 +333,7 @@ class Part:
             self._is_synced = False
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Make everything written durable."""
         if self._failure:
             raise self._failure
         if not self._is_synced:
@@ -344,7 +343,7 @@ class Part:
             self._is_synced = True
 
     def _count(self, data: bytes | memoryview) -> None:
-        """Count and hash what stands in the file now."""
+        """Count and hash data that is now in the file."""
         self._note_head(data)
         self._end_hashing()
         self._hashing = self._beside.submit(self._digest.update, data)
@@ -366,12 +365,12 @@ class Part:
             raise
 
     def _end_hashing(self) -> None:
-        """Wait for the hash, which must take the data in order."""
+        """Wait for the hash of earlier data: it must take all data in order."""
         if self._hashing:
             self._hashing.result()
 
     def _end_flushing(self) -> None:
-        """Wait for the flush that is under way; an error of the disk is told once only, so it is raised here."""
+        """Wait for the background fsync and raise its error: the system reports an error only once."""
         flushing, self._flushing = self._flushing, None
         if flushing:
             with self._final_errors():
@@ -380,9 +379,9 @@ class Part:
     def copy_from(self, source: Path, start: int, n_bytes: int, check: Check) -> None:
         """Append `n_bytes` of another file from byte `start`; `check` is called between pieces and may raise.
 
-        The system copies where it can, and what it says it has copied is read back and compared.
+        The system copies if it can; what it says it has copied is read back and compared.
 
-        Raises `PrepareError` where the other file has less.
+        Raises `PrepareError` if the other file has less.
         """
         stop = start + n_bytes
         with disk_errors(self.path, n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
@@ -395,9 +394,9 @@ class Part:
             raise changed(source, start, stop)
 
     def _clone(self, source_fd: int, position: int, data: bytes) -> bool:
-        """Let the system copy `data`, which stand in the other file; tell whether they stand in this one now.
+        """Let the system copy `data` from the other file; tell whether this file holds it now.
 
-        Some kernels and file systems end early, or leave zeros: a clone that is not the same is cut off again.
+        Some kernels and file systems end early, or leave zeros: a copy that differs is truncated.
         """
         if not self._can_clone:
             return False
@@ -417,7 +416,7 @@ class Part:
         return False
 
     def close(self) -> None:
-        """Leave the file as it is, under its temporary name."""
+        """Close the file, which keeps its temporary name."""
         self._beside.shutdown()
         if self._fd >= 0:
             os.close(self._fd)
@@ -433,7 +432,7 @@ def changed(path: Path, has_bytes: int, expected: int) -> PrepareError:
 
 
 def read_pieces(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """Yield a file's bytes from `start` to `stop` in pieces of COPY_BYTES, or to its end if that comes first."""
+    """Yield a file's bytes from `start` to `stop`, or to its end, in pieces of COPY_BYTES."""
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
         file.seek(start)
         while start < stop and (data := file.read(min(COPY_BYTES, stop - start))):

@@ -1,7 +1,7 @@
-"""The record that version 0.1.0 wrote: one file with the state in it, replaced as a whole at each commit.
+"""The record that version 0.1.0 wrote: one file that includes the state, replaced as a whole at each commit.
 
-It becomes a record of today, so that the run goes on, or its files are recognised. Temporary files were called
-`NAME.part` then: such a run's number is empty.
+It is converted to a record of today, so that the run can be resumed, or its files recognized. Temporary files were
+named `NAME.part`: such a run's number is empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNTERS = (
 
 
 def read_format1(path: Path, content: dict[str, Any]) -> Record:
-    """Return the record; `ValueError`, `TypeError` or `KeyError` for a damaged one."""
+    """Return the record; `PrepareError` if only version 0.1.0 can resume it, `ValueError` and its like if damaged."""
     check_sum(content)
     content["inputs"] = [
         {"fingerprint" if name == "modified" else name: value for name, value in input.items()}
@@ -43,7 +43,7 @@ def read_format1(path: Path, content: dict[str, Any]) -> Record:
         )
     _find_val_end(record)
     _find_parts(record)
-    if state.status != ENCODING:  # it may go on from where that block began
+    if state.status != ENCODING:  # it may be extended from the start of that block
         state.snapshot = state.position()
         for name, n in zip(_SKIPPED, skipped, strict=True):
             state.snapshot[name] = max(state.snapshot[name] - n, 0)
@@ -53,7 +53,7 @@ def read_format1(path: Path, content: dict[str, Any]) -> Record:
 
 
 def _find_val_end(record: Record) -> None:
-    """Note that val of a stream of plain text has ended, where it has: where it ends was not on record."""
+    """Note that val of a stream of plain text has ended, if it has: where it ends was not recorded."""
     state, settings = record.state, record.settings
     is_stream = any(input.is_stream and input.format == "text" for input in record.inputs[state.input :][:1])
     is_share = settings["separator"] is None and settings["val_tokens"] is None
@@ -68,7 +68,7 @@ def _find_val_end(record: Record) -> None:
 
 
 def _find_parts(record: Record) -> None:
-    """Note how long the temporary files are; their hashes are not known."""
+    """Note the lengths of the temporary files; their hashes are unknown."""
     state, layout, shard_tokens = record.state, record.layout, record.settings["shard_tokens"]
     n_shards = len(state.shard_sha256)
     lengths = {

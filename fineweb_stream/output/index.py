@@ -1,8 +1,8 @@
-"""Where documents end in a token file: what its index holds, where it is, and whether it is that of this file.
+"""The index of a token file, which says where its documents end: its path and format, and whether it fits a file.
 
-The index of `train.bin` is `train.bin.index`: little-endian uint64, one for each end-of-text in the file, in order: how
-many tokens of the file stand before it and with it. The index of a `.npy` file is in the folder `index` beside it:
-build-nanogpt's loader would take a name with `train` in it for a shard.
+The index of `train.bin` is `train.bin.index`: for each end-of-text in the file, in order, the number of tokens up to
+and including it, as little-endian uint64. The index of a `.npy` file is in the folder `index` beside it, because
+build-nanogpt's loader takes every name with `train` in it for a shard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _N_LOOKS, _NEAR_TOKENS = 16, 1 << 16
 
 
 def index_path(path: Path) -> Path:
-    """Return where the index of a token file is.
+    """Return the path of a token file's index.
 
     >>> index_path(Path("a/val.bin")).as_posix(), index_path(Path("a/val.npy")).as_posix()
     ('a/val.bin.index', 'a/index/val.npy.index')
@@ -33,7 +33,7 @@ def index_path(path: Path) -> Path:
 
 
 def is_index(path: Path) -> bool:
-    """Tell by its size and its first numbers whether a file may be an index: they ascend."""
+    """Tell whether a file may be an index, by its size and its first numbers, which must ascend."""
     if not path.is_file() or path.stat().st_size % END_DTYPE.itemsize:
         return False
     ends = np.fromfile(path, END_DTYPE, 1024).astype(np.float64)
@@ -41,12 +41,12 @@ def is_index(path: Path) -> bool:
 
 
 def map_ends(index: Path) -> npt.NDArray[Any]:
-    """Map what a file holds whose size is that of an index; `OSError`."""
+    """Map a file that has the size of an index. Raises `OSError`."""
     return np.memmap(index, END_DTYPE, "r").view(np.ndarray) if index.stat().st_size else np.empty(0, END_DTYPE)
 
 
 def fits(ends: npt.NDArray[Any], ids: Ids, eot_id: int | None) -> bool:
-    """Look whether end-of-text ids stand where an index says, and none before the first and behind the last."""
+    """Tell whether samples of an index fit: an end-of-text at each, none just before the first or after the last."""
     looks = [int(end) for end in ends[np.linspace(0, len(ends) - 1, _N_LOOKS, dtype=np.int64)]] if len(ends) else []
     if looks and not 0 < looks[0] <= looks[-1] <= len(ids):
         return False
@@ -58,16 +58,16 @@ def fits(ends: npt.NDArray[Any], ids: Ids, eot_id: int | None) -> bool:
 
 
 def remove_index(path: Path, layout: Layout, eot_id: int | None) -> None:
-    """Delete the index of an output, if it is that: it goes with the file that it belongs to."""
+    """Delete the index of an output, if it belongs to it."""
     index = index_path(path)
-    with suppress(OSError):  # one out of reach is left alone
+    with suppress(OSError):  # an index that cannot be accessed is left alone
         n_tokens = (path.stat().st_size - layout.header_bytes) // layout.id_bytes
         if path.suffix != layout.suffix or n_tokens <= 0 or files.kind_of(index) or not is_index(index):
             return
         ids = np.memmap(path, layout.dtype, "r", layout.header_bytes, (n_tokens,))
         if not fits(map_ends(index), ids, eot_id):
             return
-        del ids  # Windows deletes no file that is mapped
+        del ids  # Windows cannot delete a mapped file
         files.remove(index)
         if index.parent != path.parent:
-            index.parent.rmdir()  # fails where others are in it
+            index.parent.rmdir()  # fails unless it is empty

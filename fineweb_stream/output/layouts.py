@@ -1,11 +1,10 @@
-"""What ids are kept in: nanoGPT's bare files, those of llm.c and modded-nanogpt, or NumPy's, as build-nanogpt reads.
+"""The layouts of token files: nanoGPT's bare ids, llm.c's and modded-nanogpt's, and NumPy's for build-nanogpt.
 
-The ids, their order and the rules they are made by are the same in all of them: little-endian uint16 (uint32 where a
-tokenizer has more than 65,536) from byte `header_bytes` on. Only what stands before them differs, and whether shards
-are joined into one `train.bin`.
+All hold the same ids in the same order: little-endian uint16 (uint32 if a tokenizer has more than 65,536) from byte
+`header_bytes` on. They differ in the header before the ids, and in whether shards are merged into one `train.bin`.
 
 Sources: `dataloader.h` and `data_common.py` of llm.c (its GPT-2 files); NumPy's description of format version 1.0.
-build-nanogpt takes every file of a folder that has `train` or `val` in its name: give such files a folder of their own.
+build-nanogpt reads every file in a folder with `train` or `val` in its name: give its files a folder of their own.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 EOT_PLACES = {"after": "after", "before": "before", "both": "before and after"}
-"""Where the end-of-text of a document may stand, and how that is said. llm.c's and build-nanogpt's own is before."""
+"""Where a document's end-of-text may be, and the words for it. llm.c and build-nanogpt themselves put it before."""
 
 LLMC_HEADERS = {2: (20240520, 1), 4: (20240801, 7)}
-"""Magic and version of llm.c's files, by how many bytes an id has: GPT-2's and Llama 3's."""
+"""Magic number and version of llm.c's files, by bytes per id: GPT-2's and Llama 3's."""
 
 UINT32_CHANGE = "in get_batch of nanoGPT's train.py write dtype=np.uint32 for dtype=np.uint16 (twice)"
-"""What its reader, which knows uint16 alone, needs for wider ids: unchanged it takes each of them for two."""
+"""What nanoGPT's reader needs for uint32 ids: unchanged, it reads each of them as two uint16 ids."""
 
 NPY_MAGIC = b"\x93NUMPY"
 
@@ -49,12 +48,12 @@ class Layout:
     >>> LAYOUTS["llmc"].shard_name(7), LAYOUTS["llmc"].n_bytes(100), LAYOUTS["npy"].val_name
     ('train_shard_0007.bin', 1224, 'val.npy')
 
-    `header` turns a number of tokens, and the bytes of each, into the `header_bytes` bytes that stand before them;
-    `max_tokens` is how many a file may have; `usage` says what to do with the files: `{train}` and `{val}` are
-    patterns of their paths, `{name}` is what nanoGPT calls the dataset. Shards that are not merged are the result.
-    `reader` reads them, in steps of `default_batch` when it is told nothing; `shard_tokens` is how long its own scripts
-    make shards. `stems` are what the names of shards and of val begin with; shards have numbers of at least `n_digits`
-    digits, from `first_number` on. What `is_spool` only waits for its turn, and never gets a final name.
+    `header` turns a number of tokens, and the bytes per id, into the `header_bytes` bytes before them; `max_tokens` is
+    the most that a file may have. `usage` says what to do with the files: `{train}` and `{val}` are patterns of their
+    paths, `{name}` is nanoGPT's name for the dataset. Shards that are not merged are the result. `reader` reads the
+    files, in steps of `default_batch` unless told otherwise; `shard_tokens` is the length of the shards that its own
+    scripts make. `stems` begin the names of shards and of val; shards are numbered from `first_number` with at least
+    `n_digits` digits. With `is_spool` the files wait to be shuffled, and never get a final name.
     """
 
     name: str
@@ -75,20 +74,20 @@ class Layout:
 
     @property
     def dtype(self) -> str:
-        """What NumPy calls an id in a file."""
+        """The NumPy name of an id's type in a file."""
         return f"<u{self.id_bytes}"
 
     @property
     def val_name(self) -> str:
-        """The name of the validation split."""
+        """The name of the validation split's file."""
         return f"{self.stems[1]}{self.suffix}"
 
     def shard_name(self, number: int) -> str:
-        """The final name of a shard."""
+        """Return the final name of a shard."""
         return f"{self.stems[0]}{number + self.first_number:0{self.n_digits}d}{self.suffix}"
 
     def shard_number(self, name: str) -> int | None:
-        """Which shard has a name; None where it is no shard's.
+        """Return the number of the shard that has a name; None if the name is not a shard's.
 
         >>> [LAYOUTS["llmc"].shard_number(name) for name in ("train_shard_0007.bin", "train_shard_0007.npy", "val.bin")]
         [7, None, None]
@@ -98,7 +97,7 @@ class Layout:
         return number if number >= 0 and self.shard_name(number) == name else None
 
     def has_name(self, name: str) -> bool:
-        """Tell whether a name is one of its files'.
+        """Tell whether a name belongs to one of the layout's files.
 
         >>> [LAYOUTS["npy"].has_name(name) for name in ("val.npy", "rest.npy", "train_shard_0007.npy", "val.bin")]
         [True, True, True, False]
@@ -107,19 +106,19 @@ class Layout:
 
     @property
     def rest_name(self) -> str:
-        """The name of what is left of train and too short for the reader, which takes it for none of its files."""
+        """The name of the last tokens of train if they are too few for the reader, which ignores files of this name."""
         return f"rest{self.suffix}"
 
     def least_tokens(self, fit: Fit) -> int:
-        """How many tokens each file needs: one window and its targets, or one step of all processes."""
+        """Return how many tokens each file needs: one window and its targets, or one step of all processes."""
         return (fit.block if self.is_merged else fit.batch * fit.block * fit.ranks) + 1
 
     def make_header(self, n_tokens: int) -> bytes:
-        """What stands before so many tokens."""
+        """Return the header for this many tokens."""
         return self.header(n_tokens, self.id_bytes)
 
     def n_bytes(self, n_tokens: int) -> int:
-        """The size of a file of so many tokens."""
+        """Return the size of a file of this many tokens (bytes)."""
         return self.header_bytes + n_tokens * self.id_bytes
 
 
@@ -154,7 +153,7 @@ LLMC = Layout(
     ".bin",
     _LLMC_HEADER.size,
     _llmc_header,
-    (2**31 - 1 - _LLMC_HEADER.size) // 2,  # it keeps places in a file in C's int
+    (2**31 - 1 - _LLMC_HEADER.size) // 2,  # llm.c keeps file offsets in a C int
     False,
     "./train_gpt2cu -i {train} -j {val}",
     "llm.c",
@@ -168,7 +167,7 @@ FINEWEB = replace(
     n_digits=6,
     first_number=1,  # val is number 0
 )
-"""What llm.c's `fineweb.py` calls its files, and modded-nanogpt looks for."""
+"""The names that llm.c's `fineweb.py` gives to its files, and that modded-nanogpt looks for."""
 
 NPY = Layout(
     "npy",
@@ -186,14 +185,14 @@ NPY = Layout(
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY, FINEWEB)}
 
 TYPED_LAYOUTS = (NANOGPT.name, LLMC.name, NPY.name)
-"""Those that `--layout` is told by name; the others are told by `--names`, too."""
+"""The values of `--layout`; the other layouts take `--names`, too."""
 
 NAMES = ("fineweb",)
-"""What the files of a layout may be called instead: `--layout llmc --names fineweb` is the layout `llmc-fineweb`."""
+"""The values of `--names`: `--layout llmc --names fineweb` is the layout `llmc-fineweb`."""
 
 
 def get_layout(name: str, id_bytes: int = 2) -> Layout:
-    """Return a layout for ids of so many bytes.
+    """Return a layout for ids of `id_bytes` bytes.
 
     >>> get_layout("llmc", 4).make_header(5)[:8] == struct.pack("<2i", 20240801, 7), get_layout("npy", 4).n_bytes(5)
     (True, 148)
@@ -211,7 +210,7 @@ def get_layout(name: str, id_bytes: int = 2) -> Layout:
 
 
 def spool_of(layout: Layout) -> Layout:
-    """Return how documents are kept that wait to be shuffled: bare ids, in files that no reader takes for its own.
+    """Return the layout of documents that wait to be shuffled: bare ids, in files that no reader mistakes for its own.
 
     >>> spool_of(LAYOUTS["npy"]).shard_name(7), spool_of(LAYOUTS["npy"]).val_name
     ('prepare.spool_0007.bin', 'prepare.spool.bin')

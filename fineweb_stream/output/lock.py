@@ -1,6 +1,6 @@
-"""One run per folder: the operating system's lock on `prepare.lock`, which ends when its process does.
+"""One run per folder: an operating-system lock on `prepare.lock`, which is released when its process ends.
 
-What the file says is for messages alone: a lock is never judged by a process number or a host name.
+The content of the file is for messages alone: a lock is never judged by a process number or a host name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MAX_BYTES = 4096
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and hold its lock; a folder that was made here and is empty at the end goes again.
+    """Make the folder and hold its lock; at the end, delete a folder that was made here and is still empty.
 
-    Where the file system has no locks, a warning says so and the run goes on.
+    If the file system has no locks, a warning says so and the run goes on.
 
     Raises `InputError` when another run works there, or `prepare.lock` is somebody else's file; `DiskError`.
     """
@@ -38,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
             try:
                 fd = _acquire(path)
             except DiskError:
-                if folder.exists():  # else a run that had made it, and left it empty, has deleted it
+                if folder.exists():  # else another run had made it, and has just deleted it
                     raise
         yield
     finally:
@@ -48,7 +48,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int:
-    """Return the locked file; where the run before took its name away between opening and locking, try again."""
+    """Return the locked file; try again if another run deleted its name between opening and locking."""
     while True:
         fd = _open(path)
         try:
@@ -64,7 +64,7 @@ def _acquire(path: Path) -> int:
                     "wait for it or stop it; or give this one another folder with --out",
                 )
             if files.is_same(path, fd):
-                with suppress(OSError):  # what it says is only for messages
+                with suppress(OSError):  # the content is only for messages
                     os.ftruncate(fd, 0)
                     os.lseek(fd, 0, os.SEEK_SET)
                     os.write(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
@@ -76,7 +76,7 @@ def _acquire(path: Path) -> int:
 
 
 def _release(path: Path, fd: int) -> None:
-    if os.name == "nt":  # an open file cannot be deleted there
+    if os.name == "nt":  # Windows cannot delete an open file
         os.close(fd)
     with suppress(OSError):
         if os.name == "nt" or files.is_same(path, fd):
@@ -86,7 +86,7 @@ def _release(path: Path, fd: int) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open the lock's file, or make it. Another user's cannot be written to, but locked."""
+    """Open the lock file, or create it. Another user's file can be locked, though not written."""
     try:
         with files.disk_errors(path):
             return files.open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -96,7 +96,7 @@ def _open(path: Path) -> int:
         refused = error
     try:
         return files.open_regular(path, os.O_RDONLY)
-    except FileNotFoundError:  # it is the folder that cannot be written to
+    except FileNotFoundError:  # the folder cannot be written to
         raise refused from None
     except OSError as error:
         raise InputError(
@@ -105,7 +105,7 @@ def _open(path: Path) -> int:
 
 
 def _lock(fd: int, path: Path) -> bool:
-    """Take the lock; False when another has it."""
+    """Take the lock; return False if another process has it."""
     try:
         _lock_by_system(fd)
     except OSError as error:
@@ -121,7 +121,7 @@ def _lock(fd: int, path: Path) -> bool:
 if os.name == "nt":
     import msvcrt
 
-    _LOCKED_BYTE = 1 << 30  # what is locked cannot be read by others, and they shall read who holds it
+    _LOCKED_BYTE = 1 << 30  # others cannot read locked bytes, and must read who holds the lock
 
     def _lock_by_system(fd: int) -> None:
         system: Any = msvcrt

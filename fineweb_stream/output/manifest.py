@@ -1,12 +1,12 @@
-"""What is on record of a run: its state, `prepare.json`, and while it works its manifest, `prepare.manifest.json`.
+"""The record of a run: its state, `prepare.json`, and until it is done its manifest, `prepare.manifest.json`.
 
 The manifest says what was asked, of which inputs, by which versions: it is written once. The state says where the run
-stands: it is small, and replaced as a whole after the data it speaks of is durable. A hash ties the two. What is on
-disk beyond the state is cut off when a run continues. When a run is done, `prepare.json` holds the manifest, too, and
-the other file is gone.
+stands: it is small, and replaced atomically after the data it describes is durable. A hash ties the two. What is on
+disk beyond the state is truncated on resume. When a run is done, `prepare.json` includes the manifest, and the separate
+file is deleted.
 
-A record is input, not command: somebody else may have written it. Names in it are of known patterns, its numbers and
-its size are bounded, and its inputs are compared with what a command names, never read.
+A record is data, not a command: somebody else may have written it. Names in it must match known patterns, its numbers
+and its size are bounded, and its inputs are read only if a command names them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, Owned, own_parts
 from .state import DONE, ENCODING, SHUFFLING, State, check, check_state, is_count, same_types
 
 FORMAT = 2
-"""Goes up when an older program could not continue a run that this one began."""
+"""Increases when an older version could not resume a run that this one began."""
 
 MAX_BYTES = 256 << 20
-"""No record is larger: it has 300 bytes for an input, and 150 for a shard."""
+"""The maximum size of a record, which has 300 bytes for an input, and 150 for a shard."""
 
 _ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str, "tokenizer": dict}
 
 
 def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what a manifest says of a tokenizer."""
+    """Return the settings by which a manifest describes a tokenizer."""
     return {
         "tokenizer": tokenizer.name,
         "tokenizer_sha256": tokenizer.vocabulary_sha256,
@@ -54,21 +54,21 @@ def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 GPT2_SETTINGS = settings_of(GPT2)
-"""What a manifest means that names no tokenizer: there was no other."""
+"""The tokenizer of a manifest that names none: at first there was no other."""
 
 _FIRST_SETTINGS: dict[str, Any] = {
     **{"layout": NANOGPT.name, "eot": "after", "shuffle": False, "val_files": 0, "val_at": "start"},
     **GPT2_SETTINGS,
 }
-"""Settings that the first runs did not record, for they had no other."""
+"""Settings that the first runs did not record, because they had no choice."""
 
 
 @dataclass
 class Record:
-    """The record in a folder: what the run was told, what it reads, and its state.
+    """The record in a folder: what the run was asked, what it reads, and its state.
 
-    `on_disk` is the SHA-256 of the manifest's own file, "" where there is none to go on with; `has_state` says that the
-    state was found, and is not only that of a beginning.
+    `on_disk` is the SHA-256 of the manifest's own file, "" if there is none; `has_state` tells that the state was read
+    from disk, and is not just the initial one.
     """
 
     path: Path
@@ -87,18 +87,18 @@ class Record:
 
     @property
     def layout(self) -> Layout:
-        """What the files look like."""
+        """The layout of the files."""
         return get_layout(self.settings["layout"], id_dtype(self.settings["n_ids"]).itemsize)
 
     @property
     def written_layout(self) -> Layout:
-        """What the shards look like that `state` speaks of: a spool's, until its documents are shuffled."""
+        """The layout of the shards that `state` describes: the spool's, until its documents are shuffled."""
         is_spool = self.settings["shuffle"] and self.state.status in (ENCODING, SHUFFLING)
         return spool_of(self.layout) if is_spool else self.layout
 
     @property
     def shard_tokens(self) -> int:
-        """How many tokens each shard but the last has; what is shuffled into one file is one shard."""
+        """How many tokens each shard but the last has; documents shuffled into one file are one shard."""
         is_whole = self.settings["shuffle"] and not self.keeps_shards
         return sys.maxsize if is_whole else int(self.settings["shard_tokens"])
 
@@ -109,21 +109,21 @@ class Record:
 
     @property
     def rest_tokens(self) -> int:
-        """How many tokens of train are not in its shards, but in a file of their own."""
+        """How many tokens of train are not in its shards, but in a separate file."""
         n_shards = len(self.state.shard_sha256) - 1
         return self.state.train_tokens - n_shards * self.shard_tokens if self.state.has_rest else 0
 
     def read_so_far(self) -> tuple[int, bool]:
-        """Return how many inputs were read wholly, and whether another was begun."""
+        """Return how many inputs were read to the end, and whether another was begun."""
         state = self.state
         if state.is_exhausted:
             return len(self.inputs), False
-        if state.status != ENCODING:  # the block in which --max-tokens ended it is in the outputs
+        if state.status != ENCODING:  # part of the block in which --max-tokens ended is written
             return state.input, state.input < len(self.inputs)
         if state.input >= len(self.inputs) or not state.offset:
             return state.input, False
         input = self.inputs[state.input]
-        is_whole = 0 < input.size <= state.input_read and not input.is_stream  # that is read ahead
+        is_whole = 0 < input.size <= state.input_read and not input.is_stream  # a stream is read ahead
         return state.input + is_whole, not is_whole
 
     @property
@@ -132,12 +132,12 @@ class Record:
         return self.state.run
 
     def begin(self, about: dict[str, Any] | None = None) -> None:
-        """Write the manifest, unless it is there as it should be, and the state."""
+        """Write the manifest, unless it is there and up to date, and the state."""
         self.about = about or self.about
         data = self._manifest()
         tie = hashlib.sha256(data).hexdigest()
         if self.on_disk != tie:
-            if self.on_disk:  # a state that belongs to both: power may go off between the two
+            if self.on_disk:  # tied to both, in case power fails between the two writes
                 self._write_state([tie, self.on_disk])
             self._put(self.folder / MANIFEST_NAME, data)
             if not self.on_disk:
@@ -145,7 +145,7 @@ class Record:
             self.on_disk = tie
 
     def write(self) -> None:
-        """Record durably where the run stands; what that costs does not grow with the number of inputs."""
+        """Record durably where the run stands; until it is done, the cost does not grow with the number of inputs."""
         if self.state.status == DONE:
             self._put(self.path, self._manifest(state=vars(self.state)))
             self.remove_manifest()
@@ -155,7 +155,7 @@ class Record:
             self.begin()
 
     def settle(self) -> None:
-        """Give a state that was left under its temporary name its own, where nothing stands in its place now."""
+        """Rename a state that was left under its temporary name, if nothing has taken its final name."""
         if self.has_state and not os.path.lexists(self.path):
             files.replace(files.part_path(self.path, self.run), self.path)
 
@@ -169,13 +169,13 @@ class Record:
     def remove_manifest(self) -> None:
         """Delete the manifest's own file, if it is this run's."""
         path = self.folder / MANIFEST_NAME
-        with contextlib.suppress(PrepareError):  # somebody's, and no manifest
+        with contextlib.suppress(PrepareError):  # somebody else's file, not a manifest
             if (found := _read_manifest(self.path)) and found.run == self.run:
                 files.remove(path)
         self.on_disk = ""
 
     def owned(self) -> Owned:
-        """Return what the record says of the files that have their final names, those of the run before included."""
+        """Return what the record says of files with final names, including those of a finished run that is extended."""
         state, layout, shard_tokens = self.state, self.layout, self.shard_tokens
         known: dict[str, list[dict[str, Any]]] = {}
         for name, entry in [*state.old.items(), *state.outputs.items()]:
@@ -195,7 +195,7 @@ class Record:
         return known
 
     def clear_parts(self) -> None:
-        """Delete the temporary files of the run, but for those that the state speaks of."""
+        """Delete the temporary files of the run, except for those that the state describes."""
         state = self.state
         names = [*state.parts, *state.shuffle.get("parts", ())]
         if state.status != DONE:
@@ -227,32 +227,32 @@ class Record:
         self._put(self.path, text.encode("utf-8", "surrogateescape"))
 
     def _put(self, path: Path, data: bytes) -> None:
-        """Write a file of the record; where somebody's has come in its place, the data stay under their temporary name.
+        """Write a file of the record. If somebody else's file took its name, the data stay under the temporary name.
 
         Raises `InputError` then.
         """
         files.write_whole(path, [data], self.run, lambda: self._check_own(path))
 
     def _check_own(self, path: Path) -> None:
-        """Raise `InputError` where something stands that does not name this run; the version before named none."""
+        """Raise `InputError` if the file there does not name this run; runs of version 0.1.0 had no number."""
         if self.run and (data := _read(path)) is not None and f'"run": "{self.run}"'.encode() not in data:
             raise InputError(f"{path}: not what this run has written there", _CONTINUES)
 
 
 def new_run() -> str:
-    """Return a number for a new run."""
+    """Return a number for a new run (hexadecimal)."""
     return secrets.token_hex(6)
 
 
 def read_record(folder: Path) -> Record | None:
-    """Return the record in `folder`, None where there is none.
+    """Return the record in `folder`, None if there is none.
 
-    Raises `PrepareError` for one that is damaged, or that another version wrote; `InputError` for what is no regular
-    file; `DiskError` for one out of reach.
+    Raises `PrepareError` for a damaged one or that of another version, `InputError` for anything but a regular file,
+    `DiskError` if it cannot be read.
     """
     path = folder / RECORD_NAME
     data = _read(path)
-    begun = _read_manifest(path)  # of a finished run, too: one that is no manifest is somebody's
+    begun = _read_manifest(path)  # of a finished run, too: a file that is no manifest raises
     if data is None:
         return _left_aside(begun) if begun else None
     try:
@@ -265,7 +265,7 @@ def read_record(folder: Path) -> Record | None:
 
 
 def _left_aside(begun: Record) -> Record:
-    """Return the record with the state that was left whole under its temporary name; without, that of the beginning."""
+    """Return the record with the state that was left whole under its temporary name; else with the initial state."""
     with contextlib.suppress(PrepareError):
         if data := _read(part := files.part_path(begun.path, begun.run)):
             with _named(part):
@@ -274,10 +274,10 @@ def _left_aside(begun: Record) -> Record:
 
 
 def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
-    """Return the record that a file and the manifest beside it hold; `ValueError` and its like for a damaged one."""
+    """Return the record in a file and the manifest beside it. Raises `ValueError` and its like for a damaged one."""
     content = _parse(data)
     if content["format"] == 1:
-        from .format1 import read_format1  # no other run needs it
+        from .format1 import read_format1  # needed by no other run
 
         return read_format1(path, content)
     if content["format"] != FORMAT:
@@ -298,7 +298,7 @@ def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
 
 
 def _read_manifest(path: Path) -> Record | None:
-    """Return the record at `path` as the manifest beside it says it begins, None where there is none."""
+    """Return the record at `path` with its initial state, from the manifest beside it; None without a manifest."""
     beside = path.with_name(MANIFEST_NAME)
     if (data := _read(beside)) is None:
         return None
@@ -312,7 +312,7 @@ def _read_manifest(path: Path) -> Record | None:
 
 
 def _record_of(path: Path, content: dict[str, Any]) -> Record:
-    """Return the record that a manifest tells of, its state still that of the beginning."""
+    """Return the record that a manifest describes, with its initial state."""
     check_sum(content)
     run = content["run"]
     check(re.fullmatch(r"[0-9a-f]{12}|", run) is not None, "run")
@@ -343,7 +343,7 @@ _CONTINUES = "it is left alone: move it away, and the same command continues"
 
 @contextlib.contextmanager
 def _named(path: Path) -> Any:
-    """Say in one sentence what is wrong with a record."""
+    """Turn what parsing a record raises into a `PrepareError` that names the file."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -367,7 +367,7 @@ def other_version(path: Path, format: Any) -> PrepareError:
 
 
 def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any], list[str], dict[str, Any]]:
-    """Return inputs, settings, names and versions of a manifest; `TypeError`, `ValueError`, `KeyError` if odd."""
+    """Return inputs, settings, names and versions of a manifest; `TypeError`, `ValueError`, `KeyError` if invalid."""
     inputs = [Input(**input) for input in content["inputs"]]
     fresh = Input("", "", 0, "")
     for input in inputs:
@@ -389,15 +389,15 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
 
 
 def check_sum(content: dict[str, Any]) -> None:
-    """Take the checksum out of a record's content; `ValueError` where it is not right."""
+    """Remove the checksum from a record's content. Raises `ValueError` if it is wrong."""
     check(content.pop("checksum") == _checksum(content), _WRONG_CHECKSUM)
 
 
 def _checksum(content: dict[str, Any]) -> int:
-    """CRC-32 of the record's content in a canonical form: a record that was altered is no place to go on from."""
+    """CRC-32 of a record's content in a canonical form: a record that was altered must not be resumed."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def portable(inputs: list[Input]) -> list[Input]:
-    """Return the inputs as a record keeps them: paths as UTF-8, whatever the locale, and URLs without secrets."""
+    """Return the inputs as a record keeps them: paths as UTF-8 in any locale, and URLs without secrets."""
     return [replace(input, path=kept(os.fsencode(input.path).decode("utf-8", "surrogateescape"))) for input in inputs]

@@ -1,7 +1,7 @@
-"""Shards -> `train.bin`, each deleted once its bytes were read back there: the disk holds one shard twice at most.
+"""Merge shards into `train.bin`, deleting each once its copy is durable: at most one shard is on disk twice.
 
-In a layout whose shards are the result they are only held against the record. A `train.bin` that is there already, of
-a finished run that goes on, stays as it is until the new one takes its name in one step.
+In a layout whose shards are the result, they are only compared with the record. The `train.bin` of a finished run that
+is extended stays as it is until the new one replaces it atomically.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .shards import give_name, shard_path
 
 
 def merge(record: Record, commit: Check, check: Check) -> None:
-    """Concatenate the shards into the new `train.bin`, durably, if that is the layout; complete `state.outputs`.
+    """Concatenate the shards into the new `train.bin`, durably, if the layout has one; complete `state.outputs`.
 
-    Takes up where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
+    Resumes where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
 
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
     """
     folder, state, layout = record.folder, record.state, record.layout
     val = state.outputs[layout.val_name]
-    if "bytes" in val:  # stopped while the names were given
-        if not record.keeps_shards:  # the power may have gone off before the last was deleted
+    if "bytes" in val:  # interrupted while final names were given
+        if not record.keeps_shards:  # a power loss may have kept the last one
             _remove(folder, range(state.base_shards, state.merged_shards))
         return
     lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
@@ -49,15 +49,15 @@ def merge(record: Record, commit: Check, check: Check) -> None:
         for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
             add(state.shard_name(number, layout), *shard)
     add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
-    commit()  # what a name is given to is on record first
+    commit()  # on record before they get their final names
 
 
 def give_names(record: Record) -> None:
-    """Give the outputs, which are complete and on record, their final names where they have them not yet.
+    """Give the outputs, which are complete and on record, the final names that they do not have yet.
 
-    Of the run before, what nothing has replaced is deleted.
+    Deletes the files of the earlier run that nothing has replaced.
 
-    Raises `PrepareError` for one that is not as `state` says.
+    Raises `PrepareError` for an output that is not as `state` says.
     """
     folder, state, layout = record.folder, record.state, record.layout
     sizes = {name: output["bytes"] for name, output in state.outputs.items()}
@@ -68,14 +68,14 @@ def give_names(record: Record) -> None:
         _check_size(part if part.exists() else folder / name, n_bytes)
         give_name(folder, name, state, layout)
     for name, entry in state.old.items():
-        is_there = os.path.lexists(folder / name)  # not where it was stopped right here
+        is_there = os.path.lexists(folder / name)  # False if resumed after an interruption here
         if is_there and name not in sizes and looks_own(folder / name, [entry], layout):
             files.remove(folder / name)
     state.old, state.parts, state.base_shards = {}, {}, 0
 
 
 def check_file_size(path: Path, n_bytes: int) -> None:
-    """Raise `DiskError` for a file that will be larger than one may be there."""
+    """Raise `DiskError` for a file that will be larger than the folder allows."""
     limit, reason = max_file_bytes(path.parent)
     if n_bytes > limit:
         raise DiskError(
@@ -85,7 +85,7 @@ def check_file_size(path: Path, n_bytes: int) -> None:
 
 
 def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tuple[str, str]:
-    """Do as `merge` says with shards of these sizes (bytes); return SHA-256 and first bytes of all (hexadecimal)."""
+    """Merge shards of these sizes (bytes) as `merge` says; return SHA-256 and first bytes of all (hexadecimal)."""
     folder, state, keep_shards = record.folder, record.state, record.keeps_shards
     target = folder / TRAIN_NAME
     if not keep_shards and not state.base_shards:
@@ -97,7 +97,7 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
         if len(sizes) == 1:
             return state.shard_sha256[0], state.shard_heads[0]
     n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
-    if state.merged_shards == 1 and not n_bytes:  # the first shard itself
+    if state.merged_shards == 1 and not n_bytes:  # it is the first shard
         n_bytes, sha256 = sizes[0], state.shard_sha256[0]
     with contextlib.closing(files.Part(target, n_bytes, run=state.run, sha256=sha256, check=check)) as part:
 
@@ -119,23 +119,22 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
 
 
 def _remove(folder: Path, numbers: range) -> None:
-    """Delete shards that are in train.bin."""
+    """Delete shards that are in `train.bin`."""
     for number in numbers:
         files.remove(shard_path(folder, number))
 
 
 def _name_shards(record: Record, sizes: list[int]) -> None:
-    """Give the shards that are left to merge their final names; raise `PrepareError` unless each is there and whole.
+    """Give the shards still to merge their final names. Raises `PrepareError` unless each is there and complete.
 
-    And `InputError` unless it begins as it was written: to hash each by itself, too, would cost the merge as much again
-    as the hash of all.
+    And `InputError` unless it begins as it was written: hashing each by itself would cost as much as the hash of all.
     """
     folder, state, layout, owned = record.folder, record.state, record.layout, record.owned()
     is_begun = not record.keeps_shards and files.part_path(folder / TRAIN_NAME, state.run).exists()
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         path = folder / state.shard_name(number, layout)
         give_name(folder, path.name, state, layout, layout.shard_name(number))
-        if number or path.exists() or not is_begun:  # else it is the beginning of train.bin already
+        if number or path.exists() or not is_begun:  # else it is already the beginning of train.bin
             check_own(path, owned, layout)
             _check_size(path, sizes[number])
 

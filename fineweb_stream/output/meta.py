@@ -1,6 +1,6 @@
 """`meta.pkl`: where nanoGPT's `train.py` finds `vocab_size`, and its `sample.py` how ids become text.
 
-It holds built-in types alone, so that nothing is needed to load it. For GPT-2 there is none, as nanoGPT expects.
+It holds only built-in types, so that loading it needs no package. For GPT-2 there is none, as nanoGPT expects.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .own import META_NAME
 
 
 def make_meta(tokenizer: Tokenizer) -> bytes:
-    """Return the pickle: `vocab_size`, `itos` (id -> text), `stoi` (character -> id), `tokenizer`, `tokenizer_sha256`.
+    """Return the pickle: `vocab_size`, `itos` (id -> text), `stoi` (character -> id), and facts about the tokenizer.
 
     >>> from fineweb_stream.tokenizer.load import load_tokenizer
     >>> meta = pickle.loads(make_meta(load_tokenizer("bytes")))
     >>> meta["vocab_size"], meta["stoi"]["a"], meta["itos"][97]
     (257, 97, 'a')
 
-    An id that is only a part of a character is U+FFFD in `itos`. `stoi` has the characters that are one id each.
+    An id that is only a part of a character is U+FFFD in `itos`. `stoi` has the characters that are a single id.
     """
     tokens = tokenizer.token_bytes()[: tokenizer.n_ids]
     itos = {i: token.decode("utf-8", "replace") for i, token in enumerate(tokens)}
@@ -41,7 +41,7 @@ def make_meta(tokenizer: Tokenizer) -> bytes:
 
 
 def add_meta(record: Record, tokenizer: Tokenizer, commit: Callable[[], None]) -> None:
-    """Write it under a temporary name and note it among the outputs, which get their final names together.
+    """Write `meta.pkl` under a temporary name and add it to the outputs, which get their final names together.
 
     Raises `DiskError`.
     """

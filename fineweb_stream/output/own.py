@@ -1,8 +1,8 @@
-"""Whose file is it: which names are a run's, and whether what stands there is what its record speaks of.
+"""Which files are a run's own: by their names, and by what its record says of them.
 
-A file is the run's own if the record names it and it looks as the record says: its name, its size, how its content
-begins. (One that was cut is own, too: nothing is in it that the run has not written.) Temporary files have the run's
-number in their names. Nothing else is ever opened for writing, renamed over or deleted.
+A file is the run's own if the record names it and its size and first bytes are as recorded. (A truncated one is own,
+too: it holds nothing that the run did not write.) Temporary files have the run's number in their names. Nothing else is
+ever opened for writing, replaced or deleted.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from . import files
 from .layouts import LAYOUTS, Layout
 
 SPOOL_NAME = r"prepare\.(?:spool|(?:spool|bucket)_(?:\d{4}|[1-9]\d{4,8}))\.bin"
-"""What holds documents until they are shuffled (a pattern); it only ever stands there as a temporary file."""
+"""Pattern of the files that hold documents until they are shuffled; they only ever have temporary names."""
 
 RECORD_START = b'{\n "format": 2,'
 """How a manifest begins."""
 
 _NAMES = TRAIN_NAME, CHANGES_NAME, META_NAME = "train.bin", "prepare.changes.jsonl", "meta.pkl"
-"""What a run makes beside the files of its layout."""
+"""What a run writes besides the files of its layout."""
 
 RECORD_NAME, MANIFEST_NAME, LOCK_NAME, LOG_NAME = "prepare.json", "prepare.manifest.json", "prepare.lock", "prepare.log"
 RECORD_NAMES = (RECORD_NAME, MANIFEST_NAME, LOCK_NAME, LOG_NAME)
 
 Owned = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Names -> what may stand there: `bytes`, `head` (hexadecimal; "" where it is not known) and `tokens`."""
+"""Name -> what may have it: `bytes`, `head` (hexadecimal; "" if unknown) and `tokens`."""
 
 
 def is_output(name: str) -> bool:
-    """Tell whether a name is one that a run gives to what it makes.
+    """Tell whether a name is one that a run gives to its outputs.
 
     >>> [is_output(name) for name in ("train_shard_0007.bin", "train_shard_0007_copy.bin", "val.txt")]
     [True, False, False]
@@ -43,7 +43,7 @@ def is_output(name: str) -> bool:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a name is one that a run writes under, for good or for a while.
+    """Tell whether a name is one that a run writes under: of an output, a spool or a bucket.
 
     >>> [is_temporary(name) for name in ("val.bin", "prepare.spool.bin", "prepare.bucket_0007.bin", "prepare.bin")]
     [True, True, True, False]
@@ -52,7 +52,7 @@ def is_temporary(name: str) -> bool:
 
 
 def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) -> bool:
-    """Tell whether a file is one of those that are `known`, or the beginning of one."""
+    """Tell whether a file is one of the `known` ones, or the beginning of one."""
     if files.kind_of(path):
         return False
     for entry in known:
@@ -68,7 +68,7 @@ def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) ->
 
 
 def check_folder(folder: Path, owned: Owned, layout: Layout) -> None:
-    """Raise `InputError` for the first file under a run's name that is not the run's own, or no regular file."""
+    """Raise `InputError` for the first file that has a run's name but is not the run's own, or not a regular file."""
     try:
         names = sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -82,7 +82,7 @@ def check_folder(folder: Path, owned: Owned, layout: Layout) -> None:
 
 
 def check_own(path: Path, owned: Owned, layout: Layout) -> None:
-    """Raise `InputError` where something stands under a name that is not what the record says."""
+    """Raise `InputError` if a name is taken by something other than what the record says."""
     if os.path.lexists(path) and not looks_own(path, owned.get(path.name, ()), layout):
         what = (
             "is not the file that the record speaks of"
@@ -96,7 +96,7 @@ def check_own(path: Path, owned: Owned, layout: Layout) -> None:
 
 
 def check_inputs(folder: Path, paths: Iterable[str]) -> None:
-    """Raise `InputError` for an input that stands where a run writes."""
+    """Raise `InputError` for an input with the name of a file that a run writes in this folder."""
     here = os.path.realpath(folder)
     for path in paths:
         place, name = os.path.split(os.path.realpath(path))
@@ -108,7 +108,7 @@ def check_inputs(folder: Path, paths: Iterable[str]) -> None:
 
 
 def orphans(folder: Path) -> Iterator[Path]:
-    """Yield what is left of a record where the power went off, or the run was killed, while it wrote its first."""
+    """Yield manifests that a kill or a power loss left incomplete, while a run wrote its first."""
     for name in sorted(os.listdir(folder)):
         path = folder / name
         if re.fullmatch(re.escape(MANIFEST_NAME) + r"\.[0-9a-f]{12}\.part", name) and not files.kind_of(path):
@@ -118,9 +118,9 @@ def orphans(folder: Path) -> Iterator[Path]:
 
 
 def own_parts(folder: Path, run: str) -> Iterator[Path]:
-    """Yield the temporary files of a run: under its number, they are nobody else's."""
+    """Yield the temporary files of a run, which have its number in their names."""
     end = f".{run}.part" if run else ".part"
-    is_own = is_temporary if run else is_output  # a run without a number is of the version before, which had no spool
+    is_own = is_temporary if run else is_output  # version 0.1.0 had neither a number nor a spool
     for name in sorted(os.listdir(folder)):
         written = name.removesuffix(end)
         if written != name and (is_own(written) or written in RECORD_NAMES):
@@ -128,6 +128,6 @@ def own_parts(folder: Path, run: str) -> Iterator[Path]:
 
 
 def has_work(folder: Path, run: str, layout: Layout) -> bool:
-    """Tell whether a run's temporary files hold some of its outputs; a record that is being written is none."""
+    """Tell whether a run's temporary files, other than those of its record, hold any output."""
     records = {files.part_path(folder / name, run) for name in RECORD_NAMES}
     return any(path.lstat().st_size > layout.header_bytes for path in own_parts(folder, run) if path not in records)

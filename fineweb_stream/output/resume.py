@@ -1,4 +1,4 @@
-"""What is in the folder already: nothing, a run to continue, a finished one, or what must not be touched."""
+"""What is already in the folder: nothing, a run to resume, a finished one, or files that must not be touched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .own import (
 from .state import DONE, ENCODING, State
 
 MAX_DIFFERENCES = 5
-"""How many of what is not as it was are said."""
+"""How many differences a message lists."""
 
 
 def open_record(
@@ -45,14 +45,14 @@ def open_record(
     dry_run: bool = False,
     place_hash: PlaceHash,
 ) -> Record:
-    """Return the record of the run to do: a fresh one, that of an interrupted run, or one that is done.
+    """Return the record of the run to do: a fresh one, that of an interrupted run, or of a finished one.
 
     With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
-    continued all the same. A finished demo makes way for anything. With `dry_run` nothing is deleted, and what is
-    in the way is said. What is not a run's own is never touched.
+    resumed all the same. A finished demo is replaced by any run. With `dry_run`, nothing is deleted, and what is in the
+    way is logged. Files that are not a run's own are never touched.
 
-    Raises `InputError` for outputs of another run or of unknown origin, for an input in an output's place, or of more
-    than `max_tokens`; `PrepareError` for a damaged record.
+    Raises `InputError` for outputs of another run or of unknown origin, for an input with the name of an output, or for
+    more than `max_tokens`; `PrepareError` for a damaged record.
     """
     fresh = Record(
         folder / RECORD_NAME, settings, portable(inputs), State(run=new_run()), [kept(name) for name in names]
@@ -83,9 +83,9 @@ def open_record(
 
 
 def _find(fresh: Record, paths: list[str], overwrite: bool, dry_run: bool) -> Record | None:
-    """Return the record that is in the folder already; None where there is none. Local inputs are at `paths`.
+    """Return the record in the folder, None if there is none. `paths` are those of local inputs.
 
-    Raises `InputError` where what is there is not all a run's own.
+    Raises `InputError` if files with a run's names are not the run's own.
     """
     check_inputs(fresh.folder, paths)
     record = read_record(fresh.folder)
@@ -106,13 +106,13 @@ def recorded_inputs(
     part: list[str],
     is_val: bool,
 ) -> list[Input] | None:
-    """Return the inputs that an earlier run of the same names has found at URLs, at the version it found.
+    """Return the inputs that an earlier run with the same names found at URLs, in the versions that it found.
 
-    `part` are those of the names whose inputs are asked for: all that are not for validation, or with `is_val` those.
+    `part` are the names whose inputs are wanted: those of `--val` with `is_val`, else all others.
 
-    A record is no command: each of them must be what a name stands for, which `belongs(name, url)` tells.
+    A record is data, not a command: each input must be one that a name stands for, as `belongs(name, url)` tells.
 
-    None where there is no such run, or a name is a local file's, or was not kept as it is for its secrets.
+    None if there is no such run, if a name is a local file's, or if secrets in a name kept it from being recorded.
     """
     if names != [kept(name) for name in names]:
         return None
@@ -128,9 +128,9 @@ def recorded_inputs(
 
 
 def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
-    """Make a finished run one to continue, if it may have more now: from the start of the block in which it ended.
+    """Turn a finished run into one to resume, if `max_tokens` allows more: from the start of the block it ended in.
 
-    Its files stay as they are for who reads them; what will grow is copied first.
+    Its files stay as they are for those who read them; what will grow is copied first.
     """
     if record.state.status != DONE or not record.state.wants_more(max_tokens):
         return
@@ -171,7 +171,7 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
 
 def clear(record: Record) -> None:
     """Delete what the record names: outputs with their indexes, shards, temporary files and, last, the record."""
-    from .index import remove_index  # it loads numpy, which most runs need later
+    from .index import remove_index  # loads numpy, which most runs need only later
 
     folder, layout = record.folder, record.layout
     for name, entries in record.owned().items():
@@ -181,12 +181,12 @@ def clear(record: Record) -> None:
     record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
     record.clear_parts()
     with files.disk_errors(folder):
-        files.sync_folder(folder)  # of what is still there a record speaks
+        files.sync_folder(folder)  # no file may outlive its record
     record.remove()
 
 
 def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input]:
-    """Return the inputs, with those of a finished run that the same names do not find now: what was read may go."""
+    """Return the inputs, with those of a finished run that the same names no longer find: read inputs may be gone."""
     now = {input.path: whole for input, whole in zip(fresh.inputs, inputs, strict=True)}
     before = [input.path for input in record.inputs]
     is_finished = record.state.status == DONE and record.state.is_exhausted
@@ -200,7 +200,7 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
 
 
 def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -> Record:
-    """Return the record of a run that goes on with what a command names now."""
+    """Return the record of a resumed run, updated to what a command names now."""
     if record.state.status == DONE:
         check_lengths(record)
         if not dry_run:
@@ -223,9 +223,9 @@ def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -
 
 
 def _refuse(record: Record, max_tokens: int | None, inputs: list[Input], refused: list[str]) -> InputError | None:
-    """Return why a command does not continue the run, None if it does; `refused` says what has changed and may not.
+    """Return why a command cannot resume the run, None if it can; `refused` are the reasons that were found.
 
-    To what is shuffled, or about to be, nothing can be added: each document may have its place anywhere.
+    Nothing can be added to a run that is shuffled, or about to be: each document may belong anywhere.
     """
     state, n_tokens = record.state, record.state.train_tokens
     if refused:
@@ -250,9 +250,9 @@ def _refuse(record: Record, max_tokens: int | None, inputs: list[Input], refused
 
 
 def _refuse_gone(record: Record) -> None:
-    """Refuse to begin anew where a run has written something, and how far it came is known no more."""
+    """Refuse to start over if a run has written something, but the record of how far it came is gone."""
     if has_work(record.folder, record.run, record.written_layout):
-        has_names = any(map(is_output, os.listdir(record.folder)))  # nothing says any more whose they are
+        has_names = any(map(is_output, os.listdir(record.folder)))  # nothing says whose they are
         start_over = "move what is there away" if has_names else "start over with --overwrite"
         raise InputError(
             f"{record.path}: gone, while what its run has written is still there",
@@ -261,7 +261,7 @@ def _refuse_gone(record: Record) -> None:
 
 
 def check_lengths(record: Record) -> None:
-    """Raise `InputError` where an output of a finished run is gone, or not as long as it was."""
+    """Raise `InputError` if an output of a finished run is missing, or has another length."""
     for name, output in record.state.outputs.items():
         path = record.folder / name
         if not path.exists() or path.stat().st_size != output["bytes"]:

@@ -1,4 +1,4 @@
-"""Ids -> `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`: in any layout."""
+"""Write ids to `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`, in any layout."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
-    """Where a shard is, under its final name."""
+    """Return the path of a shard under its final name."""
     return folder / layout.shard_name(number)
 
 
 def give_name(folder: Path, name: str, state: State, layout: Layout, written_as: str = "") -> None:
-    """Give a file that the record says is complete its final name, if it has it not yet.
+    """Give a file that is complete and on record its final name, if it does not have it yet.
 
-    It may have been written under the temporary name of another.
+    `written_as` is the name it was written under, if that is another.
 
-    Raises `InputError` where something stands there that is not of the finished run that goes on.
+    Raises `InputError` if the name is taken by a file that is not of the finished run that is extended.
     """
     part = files.part_path(folder / (written_as or name), state.run)
     if part.exists():
@@ -34,13 +34,13 @@ def give_name(folder: Path, name: str, state: State, layout: Layout, written_as:
 
 
 class ShardWriter:
-    """Writes both splits of a run, and takes up again what `state` says is there; the rest is cut off.
+    """Writes both splits of a run; resumes from what `state` says is there, and truncates the rest.
 
-    Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths. A shard that is complete
-    gets its final name by `give_names`, when it is on record: then the name says whose it is. The last of several that
-    are the result, if it has fewer than `least_tokens` ids and the others do not, is the rest.
+    Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths. A complete shard gets
+    its final name from `give_names` once it is on record, which then says whose it is. If shards are the result, the
+    last of several is the rest if it has fewer than `least_tokens` ids and the others do not.
 
-    Raises `DiskError`; `PrepareError` when there is less than the state says; `InputError` when val outgrows a file.
+    Raises `DiskError`; `PrepareError` if there is less than the state says; `InputError` when val outgrows a file.
     """
 
     def __init__(self, folder: Path, shard_tokens: int, state: State, layout: Layout, least_tokens: int) -> None:
@@ -59,7 +59,7 @@ class ShardWriter:
             raise
 
     def write_train(self, ids: Ids) -> bool:
-        """Append ids (of the layout's width, any number) to the shards; return whether one was completed."""
+        """Append ids of the layout's width to the shards; return whether a shard was completed."""
         self._state.train_tokens += len(ids)
         n_before = len(self._state.shard_sha256)
         while len(ids):  # a document may span many shards
@@ -83,13 +83,13 @@ class ShardWriter:
         self._state.val_tokens += len(ids)
 
     def sync(self) -> None:
-        """Make durable all that was written; the state may be recorded then."""
+        """Make everything written durable; then the state may be recorded."""
         self._state.parts = {}
         for part in (self._val, self._shard):
             self._state.sync(part)
 
     def give_names(self) -> None:
-        """Give the complete shards, which are on record, their final names; a spool's have none."""
+        """Give the complete shards, which are on record, their final names; a spool's shards have none."""
         if self._layout.is_spool:
             return
         for number in range(self._n_named, len(self._state.shard_sha256)):
@@ -107,13 +107,13 @@ class ShardWriter:
         self._state.outputs[self._layout.val_name] = {"sha256": self._val.sha256, "head": self._val.head}
 
     def close(self) -> None:
-        """Leave everything as it is."""
+        """Close the files as they are."""
         self._val.close()
         self._shard.close()
 
     @property
     def _n_shard(self) -> int:
-        """How many ids are in the shard that grows."""
+        """How many ids are in the shard that is being written."""
         return self._shard.n_bytes // self._layout.id_bytes
 
     def _open_shard(self, n_tokens: int) -> files.Part:
@@ -124,7 +124,7 @@ class ShardWriter:
         return self._state.open_part(path, n_tokens * layout.id_bytes, header_bytes=layout.header_bytes)
 
     def _is_rest(self) -> bool:
-        """Tell whether the last shard is too short for the layout's reader."""
+        """Tell whether the last shard is too short for the layout's reader, and not the only one."""
         if self._layout.is_merged or self._layout.is_spool or not self._state.shard_sha256:
             return False
         return self._n_shard < self._least_tokens <= self._shard_tokens

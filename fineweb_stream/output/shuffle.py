@@ -1,13 +1,13 @@
-"""Documents in input order -> the same in an order drawn from all orders, in bounded memory; a kill costs seconds.
+"""Write documents in a random order, drawn from all orders, in bounded memory; a kill costs only seconds of work.
 
-A document's place follows from its key, a hash of the seed and of its number within its split. No two keys of a split
-are the same, and the order is that of the keys: to sort by drawn numbers is to draw from all orders. (External shuffles
-by ranges of the number drawn: Rao 1961, "Generation of random permutations of given number of elements using random
-sampling numbers"; Sandelius 1962, "A simple randomization procedure".)
+Documents are ordered by their keys: a document's key is a hash of the seed and of its number within its split, and no
+two keys of a split are equal. Sorting by random numbers draws uniformly from all orders. (External shuffles by ranges
+of random numbers: Rao 1961, "Generation of random permutations of given number of elements using random sampling
+numbers"; Sandelius 1962, "A simple randomization procedure".)
 
-While the inputs are encoded their documents wait in a spool, in input order. What fits into memory is read, ordered and
-written. More is first parted into buckets by ranges of the key; then bucket after bucket is read, ordered, written and
-deleted. Neither the number of buckets nor the memory changes what comes out.
+While the inputs are encoded, documents wait in a spool, in input order. If they fit into memory, they are read, ordered
+and written. If not, they are first copied to buckets by ranges of the key; then each bucket is read, ordered, written
+and deleted. Neither the number of buckets nor the memory changes the result.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from .state import MERGING, SHUFFLE, State
 Write = Callable[[Ids], None]
 
 COMMIT_TOKENS = 128 << 20
-"""After so much was parted the state is made durable, and what was parted is deleted."""
+"""After this many tokens were copied to buckets, the state is committed and the copied spool files are deleted."""
 
 MOST_BUCKETS = 64
-"""They are all open at a time, and macOS lets a process open 256 files."""
+"""All are open at once, and macOS lets a process open 256 files."""
 
 N_BINS = 1 << 32
-"""The first half of a key: so many ranges of keys may be told apart."""
+"""The number of bins: the first half of a key is its bin, the smallest range of keys."""
 
 FRAGMENT_BYTES = 64
-"""What a fragment takes in memory beside its ids, while it is ordered."""
+"""Memory that a fragment takes besides its ids, while it is ordered."""
 
 _WRITTEN = ("train_tokens", "val_tokens", "shard_sha256", "shard_heads", "parts")
 _N_SLOTS = 4096
 
 
 class Range(NamedTuple):
-    """The bins from `start` to before `stop`, whose documents take `n_bytes` of memory at most."""
+    """The bins from `start` to before `stop`; their documents take at most `n_bytes` of memory."""
 
     start: int
     stop: int
@@ -58,9 +58,9 @@ class Range(NamedTuple):
 
 
 def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, check: Check) -> None:
-    """Write the documents of a spool, shuffled, as a run writes what it encodes; the state then says what is to merge.
+    """Write a spool's documents in shuffled order, as a run writes what it encodes; then the state is ready to merge.
 
-    Takes up where the state says. About `limit_bytes` of documents are held at a time; `commit` records the state,
+    Resumes where the state says. About `limit_bytes` of documents are held at a time; `commit` records the state,
     `check` is called now and then and may raise.
 
     Raises `DiskError`; `PrepareError` when a file holds less than the state says.
@@ -102,7 +102,7 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
 def _shuffle_split(
     record: Record, spool: Spool, limit_bytes: int, write: Write, save: Callable[[int], None], commit: Check
 ) -> None:
-    """Write one split's documents in the order of their keys, from where the state says."""
+    """Write one split's documents in the order of their keys, resuming where the state says."""
     state = record.state
     at = state.shuffle
     cost = spool.n_tokens * spool.dtype.itemsize + spool.n_documents * FRAGMENT_BYTES
@@ -154,7 +154,7 @@ def _part(paths: list[Path], state: State, spool: Spool, commit: Check) -> None:
 
 
 def _write_ordered(source: Source, whole: Range, limit_bytes: int, write: Write, save: Callable[[int], None]) -> None:
-    """Write the documents of a range in the order of their keys: as many at a time as may be held, then save."""
+    """Write a range's documents in the order of their keys: as many at a time as may be held, then save."""
     for part in [whole] if whole.n_bytes <= limit_bytes else _iter_ranges(source, whole, limit_bytes):
         iter_ids = _iter_held if part.n_bytes <= limit_bytes else _iter_long
         for ids in iter_ids(source, part):
@@ -163,7 +163,7 @@ def _write_ordered(source: Source, whole: Range, limit_bytes: int, write: Write,
 
 
 def _iter_ranges(source: Source, whole: Range, limit_bytes: int) -> Iterator[Range]:
-    """Yield parts of a range whose documents take `limit_bytes`, and what they take; of a single bin it may be more."""
+    """Yield parts of a range whose documents take up to `limit_bytes`, and what they take; a single bin may be more."""
     first, last, _ = whole
     width = -(-(last - first) // _N_SLOTS)
     costs = np.zeros(_N_SLOTS)
@@ -186,7 +186,7 @@ def _iter_ranges(source: Source, whole: Range, limit_bytes: int) -> Iterator[Ran
 
 
 def _iter_held(source: Source, part: Range) -> Iterator[Ids]:
-    """Yield the ids of the documents of a range, in the order of their keys, in pieces; all of them are held."""
+    """Yield the ids of a range's documents in the order of their keys, in pieces; holds all of them."""
     held, n_held = np.empty(part.n_bytes // source.dtype.itemsize, source.dtype), 0
     tables = []
     for fragments in source.iter_fragments():
@@ -208,7 +208,7 @@ def _iter_held(source: Source, part: Range) -> Iterator[Ids]:
 
 
 def _iter_long(source: Source, part: Range) -> Iterator[Ids]:
-    """Yield the same of a range that is too large to be held: document by document, from first to last fragment."""
+    """Do the same for a range too large to be held: key by key, reading the source anew for each."""
     tables = (table.within(part.start, part.stop) for table in source.iter_fragments(with_ids=False))
     for key in sorted({key for table in tables for key in table.keys.tolist()}):
         for fragments in source.iter_fragments():

@@ -1,4 +1,4 @@
-"""Which ids go to `val.bin` and which to `train.bin`: a document's number decides, and nothing that a run can vary."""
+"""Which ids go to `val.bin` and which to `train.bin`: the same in every run, whatever its blocks and workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..tokenizer.ids import Ends, Ids
 
 
 class Split(NamedTuple):
-    """The ids of one block, parted, and how many documents each has."""
+    """The ids of one block for each split, and how many documents each has."""
 
     train: Ids
     val: Ids
@@ -20,7 +20,7 @@ class Split(NamedTuple):
 
 
 def place_eot(ids: Ids, ends: Ends, place: str) -> tuple[Ids, Ends]:
-    """Return documents that each end with an end-of-text with it before them, or on both sides; and their ends.
+    """Put each document's end-of-text, now after it, where `place` says; return the ids and the documents' ends.
 
     >>> ids, ends = np.array([1, 2, 50256, 3, 50256], dtype=np.uint16), np.array([3, 5])
     >>> place_eot(ids, ends, "before")[0].tolist()
@@ -31,7 +31,7 @@ def place_eot(ids: Ids, ends: Ends, place: str) -> tuple[Ids, Ends]:
     if place == "after" or not len(ends):
         return ids, ends
     if place == "before":
-        return np.roll(ids, 1), ends  # the last one of all comes to the front, each other to the next document
+        return np.roll(ids, 1), ends  # the last one comes to the front, each other one to the next document
     starts = np.concatenate([[0], ends[:-1]])
     return np.insert(ids, starts, ids[-1]), ends + np.arange(1, len(ends) + 1)
 
@@ -39,10 +39,10 @@ def place_eot(ids: Ids, ends: Ends, place: str) -> tuple[Ids, Ends]:
 def split_documents(
     ids: Ids, ends: Ends, first_document: int, n_val: int, *, ratio: float, tokens: int | None, seed: int
 ) -> Split:
-    """Part the documents that end at `ends` in `ids`; the first of them is number `first_document` of the run.
+    """Split the documents that end at `ends` in `ids`; the first of them is number `first_document` of the run.
 
-    A document is in val when a 64-bit hash of its number and `seed` falls under `ratio`; number 0 always is. With
-    `tokens` the first documents are, until val, which has `n_val` so far, holds that many.
+    A document is in val if a 64-bit hash of its number and `seed` falls under `ratio`; number 0 always is. With
+    `tokens`, documents go to val, which has `n_val` tokens so far, until it holds that many.
 
     >>> ids, ends = np.arange(6, dtype=np.uint16), np.array([2, 3, 6])
     >>> split = split_documents(ids, ends, 0, 0, ratio=0.0005, tokens=None, seed=0)
@@ -59,29 +59,29 @@ def split_documents(
     n_documents = int(is_val.sum())
     if n_documents == 0:
         return Split(ids, ids[:0], len(ends), 0)
-    runs = np.split(ids, ends[np.flatnonzero(is_val[1:] != is_val[:-1])])  # by turns of one split and of the other
+    runs = np.split(ids, ends[np.flatnonzero(is_val[1:] != is_val[:-1])])  # alternately of one split and of the other
     first = int(is_val[0])
     train, val = (np.concatenate([ids[:0], *runs[start::2]]) for start in (first, 1 - first))
     return Split(train, val, len(ends) - n_documents, n_documents)
 
 
 def split_whole(ids: Ids, n_documents: int, is_val: bool) -> Split:
-    """Give all ids of a block to one split, with its documents: where val has inputs of its own."""
+    """Give all ids and documents of a block to one split, if val has inputs of its own."""
     if is_val:
         return Split(ids[:0], ids, 0, n_documents)
     return Split(ids, ids[:0], n_documents, 0)
 
 
 def split_text(ids: Ids, split: str | None, n_val: int, tokens: int | None) -> Split:
-    """Part the ids of plain text: with `tokens` the first ones are val, else `split` says where the block belongs."""
+    """Split the ids of plain text: with `tokens` the first ones are val, else `split` names the split of the block."""
     n = min(max(tokens - n_val, 0), len(ids)) if tokens is not None else len(ids) * (split == "val")
     return Split(ids[n:], ids[:n], 0, 0)
 
 
 def hash_numbers(first: int, n: int, seed: int) -> npt.NDArray[np.uint64]:
-    """Hash the numbers from `first` to before `first + n`, each to another one.
+    """Hash the numbers from `first` to before `first + n` to distinct 64-bit numbers.
 
-    By splitmix64 (Steele, Lea and Flood 2014), seeded by its own output.
+    By splitmix64 (Steele, Lea and Flood 2014), seeded with its own output.
     """
     start = _mix(np.array([seed % 2**64], np.uint64))
     return _mix(np.arange(first, first + n, dtype=np.uint64) + start)

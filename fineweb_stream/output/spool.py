@@ -1,7 +1,7 @@
 """Where documents wait to be shuffled: the spool, in input order, and buckets, by ranges of their keys.
 
-All is read in pieces, and what of a document is in one of them is a *fragment*. Fragments of one document have the same
-key and are ordered stably. So a document may be longer than a piece, a shard of the spool or the memory.
+Everything is read in pieces, and the part of a document in one piece is a *fragment*. Fragments of a document have the
+same key, and stable sorting keeps their order: a document may be longer than a piece, a spool file or the memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAST_KEY = np.uint64(2**64 - 1)
 
 
 class Fragments(NamedTuple):
-    """Ids, the lengths of the fragments that they are, and the key of each."""
+    """The ids of some fragments, one after the other, and the length and key of each fragment."""
 
     keys: Keys
     lengths: Numbers
@@ -38,21 +38,21 @@ class Fragments(NamedTuple):
 
     @property
     def bins(self) -> Numbers:
-        """The range of keys that each is in."""
+        """The bin of each fragment: the first half of its key."""
         return (self.keys >> np.uint64(32)).astype(np.int64)
 
     def within(self, start: int, stop: int) -> Fragments:
-        """Return those in the bins from `start` to before `stop`."""
+        """Return the fragments in the bins from `start` to before `stop`."""
         chosen = (self.bins >= start) & (self.bins < stop)
         return self if chosen.all() else self.only(chosen)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Fragments:
-        """Return those that are chosen."""
+        """Return the fragments for which `chosen` is true."""
         ids = self.ids[np.repeat(chosen, self.lengths)] if len(self.ids) else self.ids
         return Fragments(self.keys[chosen], self.lengths[chosen], ids)
 
     def take(self, order: Numbers) -> Fragments:
-        """Return some of them, in an order of their own."""
+        """Return the fragments at the positions `order`, in that order."""
         starts = np.cumsum(self.lengths) - self.lengths
         lengths = self.lengths[order]
         return Fragments(self.keys[order], lengths, gather(self.ids, starts[order], lengths))
@@ -65,7 +65,7 @@ def gather(ids: Ids, starts: Numbers, lengths: Numbers) -> Ids:
     [4, 5, 1]
     """
     n_tokens = int(lengths.sum())
-    if len(starts) * 100 < n_tokens:  # measured: a slice costs as much as a hundred ids by their index
+    if len(starts) * 100 < n_tokens:  # measured: a slice costs as much as indexing a hundred ids
         ends = (starts + lengths).tolist()
         return np.concatenate([ids[start:end] for start, end in zip(starts.tolist(), ends, strict=True)])
     places = np.arange(n_tokens)
@@ -74,7 +74,7 @@ def gather(ids: Ids, starts: Numbers, lengths: Numbers) -> Ids:
 
 
 class Spool:
-    """The documents of one split (0 is val, 1 train) as they were encoded; `check` is called with each piece."""
+    """The documents of one split (0 is val, 1 train) in input order; `check` is called for each piece."""
 
     def __init__(self, record: Record, split: int, check: files.Check) -> None:
         state, settings, layout = record.state, record.settings, record.written_layout
@@ -83,19 +83,19 @@ class Spool:
         self.dtype = np.dtype(layout.dtype)
         self.check = check
         self._eot, self._eot_id = settings["eot"], settings["eot_id"]
-        self._seed = int(hash_numbers(split, 1, settings["seed"])[0])  # of keys: they must not follow from what is val
+        self._seed = int(hash_numbers(split, 1, settings["seed"])[0])  # keys must not depend on the choice of val
         self._file_tokens = settings["shard_tokens"] if split else max(self.n_tokens, 1)
         names = map(layout.shard_name, range(len(state.shard_sha256))) if split else [layout.val_name]
         self._paths = [files.part_path(record.folder / name, state.run) for name in names]
 
     def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
-        """Yield the fragments of all documents in their order, in any case with the ids."""
+        """Yield the fragments of all documents in input order, always with their ids."""
         return (fragments for fragments, _ in self.read(0, 0))
 
     def read(self, start: int, n_eot: int) -> Iterator[tuple[Fragments, int]]:
-        """Yield them from token `start`, before which there are `n_eot` end-of-text ids; with each, how many are then.
+        """Yield fragments from token `start`, before which are `n_eot` end-of-text ids; with each, the number after it.
 
-        A document without its end, which `--max-tokens` cut, has the last key of all.
+        A document without its end, cut by `--max-tokens`, has the largest key: it comes last.
         """
         for ids in self._iter_ids(start):
             places = np.flatnonzero(ids == self._eot_id)
@@ -113,7 +113,7 @@ class Spool:
             yield Fragments(keys, lengths, ids), n_eot
 
     def remove(self, stop: int) -> None:
-        """Delete the files that are wholly before token `stop`."""
+        """Delete the files that end at or before token `stop`."""
         n_files = len(self._paths) if stop >= self.n_tokens else stop // self._file_tokens
         for path in self._paths[:n_files]:
             files.remove(path)
@@ -132,7 +132,7 @@ class Spool:
 
 
 class Bucket:
-    """Fragments of some range of keys, as they were met: a row of tables with the ids that belong to them."""
+    """Fragments of a range of keys, in the order in which they were added: a sequence of tables, each with its ids."""
 
     def __init__(self, path: Path, n_bytes: int, dtype: np.dtype[Any], check: files.Check) -> None:
         self.dtype = dtype
@@ -141,7 +141,7 @@ class Bucket:
         self._n_bytes = n_bytes
 
     def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
-        """Yield all, in the order in which they were put here; without the ids, keys and lengths are read alone."""
+        """Yield all fragments in the order in which they were added; without `with_ids`, read only keys and lengths."""
         if not self._n_bytes:
             return
         with _open(self._path) as file:
@@ -157,25 +157,25 @@ class Bucket:
 
 
 def pack(fragments: Fragments) -> bytes:
-    """Return fragments as they stand in a bucket: how many fragments and ids follow, keys, lengths, ids."""
+    """Return fragments as a bucket stores them: the numbers of fragments and of ids, then keys, lengths, ids."""
     keys, lengths, ids = fragments
     header = np.array([len(keys), len(ids)], "<u8")
     return b"".join((header.data, keys.astype("<u8").data, lengths.astype("<u4").data, ids.data))
 
 
 Source = Spool | Bucket
-"""What is ordered as one: the spool of a split, or a bucket."""
+"""What is ordered at a time: the spool of a split, or a bucket."""
 
 
 def clear_spool(record: Record) -> None:
-    """Delete what held the documents until they were shuffled."""
+    """Delete the run's spool and buckets."""
     for path in own_parts(record.folder, record.run):
         if _SPOOL.fullmatch(path.name.removesuffix(f".{record.run}.part")):
             files.remove(path)
 
 
 def without_spool(parts: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return what a state says of temporary files, but for those of documents that wait."""
+    """Return the `parts` of a state without those of spool and buckets."""
     return {name: part for name, part in parts.items() if not _SPOOL.fullmatch(name)}
 
 
@@ -185,7 +185,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _read(file: BinaryIO, path: Path, dtype: np.dtype[Any], n: int) -> npt.NDArray[Any]:
-    """Read `n` numbers; `PrepareError` where there are fewer."""
+    """Read `n` numbers. Raises `PrepareError` if there are fewer."""
     data = file.read(n * dtype.itemsize)
     if len(data) < n * dtype.itemsize:
         raise files.changed(path, file.tell(), file.tell() + n * dtype.itemsize - len(data))

@@ -1,4 +1,4 @@
-"""Where a run stands: what a record says of it, and what it may say."""
+"""Where a run stands: the state that its record holds, and the checks of a state that is read."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ POSITION = (
     *("train_documents", "val_documents", "has_text", "n_eot_in_text", "text_bytes", "input_bytes"),
     *("n_changes", "changes_bytes"),
 )
-"""What of a state says how far the inputs were read, and what came of it."""
+"""The fields of a state that say how far the inputs were read, and what came of it."""
 
 SHUFFLE: dict[str, Any] = {
     **{"split": 0, "n_buckets": 0, "parted_tokens": 0, "parted_eot": 0, "n_bins": 0},
     **{"train_tokens": 0, "val_tokens": 0, "shard_sha256": [], "shard_heads": [], "parts": {}},
 }
-"""What a state says while documents are shuffled, where that begins.
+"""The initial progress of a shuffle (`State.shuffle`).
 
-Of `split` (0 is val, 1 train) the first `parted_tokens`, with `parted_eot` end-of-text ids, are in `n_buckets` files
-(with 1 of them all stay where they are), and the documents of the first `n_bins` ranges of keys are written. What is
-written by then is said as a `State` says it of a run that encodes.
+Of `split` (0 is val, 1 train) the first `parted_tokens`, with `parted_eot` end-of-text ids, are in `n_buckets` buckets
+(with 1, all stay in the spool), and the documents of the first `n_bins` bins are written. The other fields say what is
+written, like those of a `State`.
 """
 
 
@@ -39,16 +39,17 @@ class State:
     """Where a run stands: what is next to read, and what is durably written.
 
     `input`, `offset` and `n_records` name the next record: which input, the byte (parquet: row), and how many lines,
-    rows or documents of that input came before; `input_read` bytes of it were read. `val_end` is the byte where the
-    validation split of a stream of plain text ends (0 elsewhere). `place` is the length and SHA-256 of what stands
-    right before `offset`, where that can be known. Shards before `len(shard_sha256)` are complete; `shard_heads` are
-    their first bytes; with `has_rest` the last is too short for the layout's reader, and called the rest. `parts` has
-    the length and hash of what is written under a temporary name.
-    `snapshot` is the position from which a run that `--max-tokens` ended goes on: the start of the block it ended in.
-    `shuffle` says how far the documents are shuffled: SHUFFLE. Until they are, the shards are those of the spool.
-    `old` are the files of a finished run that goes on, which stay until new ones replace them; of its `train.bin` the
-    first `base_shards` shards are part of the new one. Each SHA-256 is that of the ids alone; without a header, as
-    nanoGPT's files are, that is the file's.
+    rows or documents of that input come before it; `input_read` bytes of the input were read. `val_end` is the byte at
+    which the validation split of a stream of plain text ends, else 0. `place` is the length and SHA-256 of the text
+    just before `offset`, if it can be known. The shards in `shard_sha256` are complete; `shard_heads` are their first
+    bytes; with `has_rest`, the last is too short for the layout's reader, and is named `rest`. `parts` has the length
+    and hash of each file under a temporary name.
+
+    `snapshot` is the position from which a finished run is extended: if `--max-tokens` ended it, the start of the block
+    it ended in. `shuffle` is the progress of a shuffle (SHUFFLE); until that is done, the shards are the spool's. `old`
+    are the files of a finished run that is extended, which stay until new ones replace them; the first `base_shards`
+    shards of its `train.bin` are part of the new one. Each SHA-256 is of the ids alone, which is the file's if it has
+    no header, like nanoGPT's.
     """
 
     status: str = ENCODING
@@ -96,35 +97,35 @@ class State:
         return self.train_documents + self.val_documents
 
     def open_part(self, path: Path, n_bytes: int = 0, **options: Any) -> files.Part:
-        """Take up a file that holds `n_bytes`, which must be what `parts` says of it, or begin it."""
+        """Open a file that must hold the `n_bytes` that `parts` describes, or create it if `n_bytes` is 0."""
         _, sha256 = self.parts.get(path.name, (0, ""))
         return files.Part(path, n_bytes, run=self.run, sha256=sha256, **options)
 
     def sync(self, part: files.Part) -> None:
-        """Make durable what a file holds, then say it in `parts`."""
+        """Make a file's data durable, then describe it in `parts`."""
         part.sync()
         self.parts[part.path.name] = [part.n_bytes, part.sha256]
 
     def wants_more(self, max_tokens: int | None) -> bool:
-        """Tell whether there is more to do than what a run that ended, or only merges, has done."""
+        """Tell whether `max_tokens` allows more than the tokens of a run that has ended or only has to merge."""
         return not self.is_exhausted and (max_tokens or sys.maxsize) > self.train_tokens
 
     def shard_name(self, number: int, layout: Layout) -> str:
-        """The final name of a complete shard."""
+        """Return the final name of a complete shard."""
         is_rest = self.has_rest and number == len(self.shard_sha256) - 1
         return layout.rest_name if is_rest else layout.shard_name(number)
 
     def copy(self) -> State:
-        """Return one that stays as it is while this goes on."""
+        """Return a copy that does not change when this state does."""
         return State(**{name: copy.copy(value) for name, value in vars(self).items()})
 
     def position(self) -> dict[str, Any]:
-        """Return a copy of the values of POSITION."""
+        """Return a copy of the POSITION fields."""
         return {name: getattr(self, name) for name in POSITION} | {"n_changes": dict(self.n_changes)}
 
 
 def check_state(content: dict[str, Any], run: str, n_inputs: int, shard_tokens: int) -> State:
-    """Return the state that the record of such a run holds; `TypeError` or `ValueError` for what no run has written."""
+    """Return the state in a record. Raises `TypeError` or `ValueError` for one that no such run has written."""
     known = {f.name for f in fields(State)}
     state = State(**{name: value for name, value in content.items() if name in known})
     fresh = vars(State())
@@ -171,13 +172,13 @@ def _check_files(state: State, shuffled: dict[str, Any]) -> None:
 
 
 def check(is_right: bool, name: str) -> None:
-    """Raise `ValueError` for a part of a record that is not as a run writes it."""
+    """Raise `ValueError` with the name of a part of a record unless it is as a run writes it."""
     if not is_right:
         raise ValueError(name)
 
 
 def same_types(values: dict[str, Any], examples: dict[str, Any]) -> None:
-    """Raise `TypeError` or `ValueError` unless each value has its example's type, and numbers are no less than 0."""
+    """Raise `TypeError` or `ValueError` unless values have their examples' types, and numbers are in range."""
     for name, value in values.items():
         if type(value) is not type(examples[name]):
             raise TypeError(name)

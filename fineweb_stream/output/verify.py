@@ -1,4 +1,4 @@
-"""`--verify`: read the outputs again and hold them against the record, whose hashes are of the ids, no header."""
+"""`--verify`: read the outputs again and compare them with the record, whose hashes are of the ids without headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHANGED = "move it away, then make it again with --overwrite"
 def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
     """Check size, header, SHA-256, largest id and number of end-of-text ids of every output; return a line for each.
 
-    Raises `InputError` when something is missing or not as the record says.
+    Raises `InputError` if something is missing or not as the record says.
     """
     record = read_record(folder)
     if record is None:
@@ -30,7 +30,7 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
     state, layout, lines, n_eot = record.state, record.layout, [], 0
     if state.status != DONE:
         raise InputError(f"{record.path}: the run is not finished", "the command that began it continues it")
-    parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(state.outputs)  # shards beside are copies
+    parts = {layout.val_name, TRAIN_NAME} if layout.is_merged else set(state.outputs)  # kept shards are copies
     check_lengths(record)
     for name, expected in sorted(state.outputs.items()):
         path = folder / name
@@ -50,7 +50,7 @@ def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
 
 
 def _check_ids(path: Path, expected: dict[str, Any], record: Record, cancel: Cancel) -> tuple[int, int]:
-    """Return the largest id in a file and how many are end-of-text; `InputError` where it is not as expected."""
+    """Return a file's largest id and how many ids are end-of-text. Raises `InputError` if it is not as expected."""
     layout, settings, n_tokens = record.layout, record.settings, expected["tokens"]
     header = b"".join(files.read_pieces(path, 0, layout.header_bytes))
     if n_tokens > layout.max_tokens or header != layout.make_header(n_tokens):
