@@ -1,7 +1,7 @@
-"""Workers on other machines: Dask's executor under the same ordered window, several blocks to a task.
+"""Workers on other machines: Dask's executor under the same ordered window, with several blocks per task.
 
-Dask schedules, moves, retries and guards the workers' memory. Here are only: the connection, a look at what each worker
-has, the grouping (a task costs about a millisecond, whatever its size), and Dask's failures said in words.
+Dask schedules, moves, retries and guards the workers' memory. This module only connects, checks what each worker has,
+groups blocks (a task costs about a millisecond, whatever its size) and explains Dask's failures.
 
 Not covered: starting workers (see docs/cluster.md).
 """
@@ -28,10 +28,10 @@ from ..support.log import log
 from .needs import Needs, check_here, find_missing, install_hint, is_file
 
 GROUP_BYTES = 8 << 20
-"""How much text a task gets at most, unless one block is more."""
+"""The approximate limit of text per task; a single block may exceed it."""
 
 RETRIES = 2
-"""How often Dask tries a failed task again. (A task whose worker was lost is Dask's `allowed-failures` to count.)"""
+"""How often Dask retries a failed task. (For tasks of lost workers, Dask's `allowed-failures` counts.)"""
 
 CONNECT_SECONDS = 10
 COUNT_SECONDS = 1.0
@@ -39,7 +39,7 @@ Encode = Callable[[Block], Encoded]
 
 
 class Group(NamedTuple):
-    """Consecutive blocks that make one task, by so many connections: for `map_ordered`, an item like a block."""
+    """Consecutive blocks that make one task, and the connections it may use; `map_ordered` takes it for a block."""
 
     blocks: list[Block]
     n_bytes: int
@@ -47,7 +47,7 @@ class Group(NamedTuple):
 
 
 class GroupError(Exception):
-    """A block of a group failed, with `error`; `done` is what became of those before it."""
+    """A block of a group failed with `error`; `done` are the results of the blocks before it."""
 
     def __init__(self, done: list[Encoded], error: Exception) -> None:
         super().__init__(done, error)
@@ -56,9 +56,9 @@ class GroupError(Exception):
 
 
 def encode_blocks(group: Group, function: Encode, needs: Needs, folder: str, run: str = "") -> list[Encoded]:
-    """In a task: encode a group's blocks, whose paths start at `folder`; `GroupError` has those before a bad one.
+    """In a task: encode a group's blocks, with paths relative to `folder`. Raises `GroupError` with the results so far.
 
-    What lies behind a network is fetched by the worker's fetcher for that `run`.
+    Remote inputs are fetched by the worker's fetcher for that `run`.
     """
     done: list[Encoded] = []
     try:
@@ -83,7 +83,7 @@ class Cluster:
 
     @property
     def n_threads(self) -> int:
-        """How many threads the workers have, as of a second ago; 0 while there is no worker."""
+        """How many threads the workers have, as of a second ago at most; 0 while there is no worker."""
         self._count_threads()
         return self._n_threads
 
@@ -91,7 +91,7 @@ class Cluster:
         if time.monotonic() - self._counted < COUNT_SECONDS:
             return
         before = self._n_threads
-        with contextlib.suppress(OSError, TimeoutError):  # a busy scheduler; a lost one is seen by its status
+        with contextlib.suppress(OSError, TimeoutError):  # a busy scheduler; a lost one is found by `_check_status`
             n_threads = self._client.nthreads(callback_timeout=5)
             self._n_threads, self._n_workers = sum(n_threads.values()), max(len(n_threads), 1)
         self._counted = time.monotonic()
@@ -101,7 +101,7 @@ class Cluster:
     def map_blocks(
         self, function: Encode, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
     ) -> Iterator[tuple[Block, Encoded]]:
-        """Yield each block with `function(block)`, which must pickle, as `map_ordered` does; `window` counts tasks.
+        """Yield each block with `function(block)`, like `map_ordered`; `window` counts tasks, `function` must pickle.
 
         Raises `WorkerError`, and `PrepareError` when the scheduler is lost.
         """
@@ -127,10 +127,10 @@ class Cluster:
             raise self._lost() from None
         finally:
             if isinstance(blocks, Generator):
-                blocks.close()  # a traceback may keep it, and with it an open file
+                blocks.close()  # else a traceback may keep it alive, with an open file
 
     def _iter_groups(self, blocks: Iterable[Block | None], window: Window) -> Iterator[Group | None]:
-        """Group blocks, so that each thread can have two tasks within the window; none waits for one that is late."""
+        """Group blocks so that the window has room for two tasks per thread; a late block delays no task."""
         group: list[Block] = []
         n_bytes = 0
         for block in blocks:
@@ -148,16 +148,16 @@ class Cluster:
             yield self._group(group, n_bytes)
 
     def _group(self, blocks: list[Block], n_bytes: int) -> Group:
-        """Make a task, whose worker has its share of the connections: what a server allows is for all together."""
+        """Make a task with a share of the connections: a server's limit is for all workers together."""
         return Group(blocks, n_bytes, max(self._n_connections // self._n_workers, 1))
 
     def check_workers(self) -> None:
-        """Look at every worker; `InputError` names the first that lacks something, and how many do."""
+        """Check every worker. Raises `InputError` that names the first that lacks something, and how many do."""
         found = self._client.run(find_missing, self._needs, on_error="return")
         complaints = []
         for address, missing in found.items():
             if isinstance(missing, OSError):
-                continue  # it has just gone
+                continue  # this worker has just left
             if isinstance(missing, Exception):
                 version = self._needs.version
                 missing = f"cannot run fineweb_stream {version}: {missing}", install_hint(version)
@@ -169,7 +169,7 @@ class Cluster:
             raise InputError(message + more, hint)
 
     def wait_for_workers(self, seconds: float, cancel: Cancel = NEVER) -> None:
-        """Return once there is a worker; `InputError` when there is none for so long."""
+        """Wait until there is a worker. Raises `InputError` if there is none within `seconds`."""
         deadline = time.monotonic() + seconds
         start = f"dask worker {self._address}"
         if not self.n_threads:
@@ -197,11 +197,11 @@ def connect(
     connect_seconds: float = CONNECT_SECONDS,
     n_connections: int = 0,
 ) -> Iterator[Cluster]:
-    """Connect to a scheduler, wait until it has a worker, and see that all workers have what is needed.
+    """Connect to a scheduler, wait until it has a worker, and check that all workers have what is needed.
 
-    The workers share `n_connections` to fetch what lies behind a network, 0 where nothing does.
+    The workers share `n_connections` to fetch remote inputs, 0 if there are none.
 
-    Raises `InputError` for what can be mended before the start: no Dask, no scheduler, no worker, one that lacks
+    Raises `InputError` for what can be fixed before the start: no Dask, no scheduler, no worker, or one that lacks
     something.
     """
     try:
@@ -210,13 +210,13 @@ def connect(
     except ImportError:
         raise InputError("a cluster needs Dask, which is not installed", 'pip install "distributed"') from None
     try:
-        with contextlib.suppress(OSError):  # a host that is not known yet may be in a moment
+        with contextlib.suppress(OSError):  # a host that is unknown now may be known soon
             resolve_address(address)
-    except ValueError as error:  # from here: a client that could not be made would speak up at the program's end
+    except ValueError as error:  # checked here: a client that cannot be made complains at exit
         raise InputError(f"{address!r} is no scheduler's address: {error}", "as in --cluster tcp://host:8786") from None
     logger = logging.getLogger("distributed")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # what it warns of, we say
+    logger.setLevel(logging.CRITICAL)  # we report its problems ourselves
     try:
         # Results come straight from the workers: through the scheduler they would cross the network twice.
         make: Any = distributed.Client
@@ -240,19 +240,19 @@ def connect(
 
 @contextlib.contextmanager
 def _fetchers(client: Any, run: str) -> Iterator[None]:
-    """Have a fetcher on each worker, also on those that join later, until the run ends."""
+    """Keep a fetcher on each worker, including those that join later, until the run ends."""
     from .fetching import FetcherPlugin
 
     client.register_plugin(FetcherPlugin(), name=run)
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # a scheduler that is lost has closed them
+        with contextlib.suppress(Exception):  # if the scheduler is lost, they are closed
             aside(lambda: client.unregister_worker_plugin(run), NEVER, 5)
 
 
 def _placed(block: Block, folder: str, run: str, n_connections: int) -> Block:
-    """Return the block with what a worker has of its own: the network, or the current folder that paths start at."""
+    """Return the block with what depends on the worker: its network, or the input's path, joined to `folder`."""
     source: Any = block.source
     if source.input.is_remote:
         from .fetching import network_here
@@ -265,7 +265,7 @@ def _placed(block: Block, folder: str, run: str, n_connections: int) -> Block:
 
 
 def _explain(group: Group, cause: BaseException | None) -> BaseException | None:
-    """Return why a group failed: a lost worker in our words."""
+    """Return why a group failed; for a lost worker, an error that says so."""
     if isinstance(cause, GroupError):
         return cause.error
     if type(cause).__name__ != "KilledWorker":

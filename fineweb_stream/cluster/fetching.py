@@ -1,4 +1,4 @@
-"""What a run's blocks are fetched with on each worker: a `Fetcher` that Dask keeps there, and closes with the run."""
+"""Fetches a run's blocks on each worker: with a `Fetcher` that Dask keeps there, and closes when the run ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..remote.network import Fetcher, Network
 
 
 class FetcherPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
-    """A worker's fetcher, made where the worker is."""
+    """A worker's fetcher, created on the worker."""
 
     def setup(self, worker: Any) -> None:
-        """Begin."""
+        """Create the fetcher."""
         self.fetcher = Fetcher()
 
     def teardown(self, worker: Any) -> None:
@@ -22,7 +22,7 @@ class FetcherPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
 
 
 def network_here(name: str, n_connections: int) -> Network:
-    """In a task: return the network of the run whose plugin has that name, with its share of the connections."""
+    """In a task: return the network of the run whose plugin is called `name`, with its share of the connections."""
     plugin = cast(FetcherPlugin, get_worker().plugins[name])
     plugin.fetcher.n_connections = n_connections
     return Network(plugin.fetcher)

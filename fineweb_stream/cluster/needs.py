@@ -1,4 +1,4 @@
-"""What a worker on another machine must have: our version, the packages in use, and sight of the inputs."""
+"""What a worker on another machine needs: this version, the packages in use, and access to the inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..support.version import __version__
 
 
 class Needs(NamedTuple):
-    """What a worker must have: our version, some packages, and sight of the first input (`path` "": none to see)."""
+    """What a worker needs: this version, some packages, and access to the first input (`path` "" if none is a file)."""
 
     version: str
     modules: tuple[str, ...]
@@ -23,7 +23,7 @@ class Needs(NamedTuple):
 
 
 def find_needs(engine: str, sources: Sequence[Source], reference: str = "tiktoken") -> Needs:
-    """Return what each worker must have for this engine, the reference that it is held against, and these inputs."""
+    """Return what each worker needs for this engine, the reference that checks it, and these inputs."""
     packages = {
         "pyarrow": any(s.input.format == "parquet" for s in sources),
         "gigatoken": engine == "gigatoken",
@@ -35,12 +35,12 @@ def find_needs(engine: str, sources: Sequence[Source], reference: str = "tiktoke
 
 
 def install_hint(version: str) -> str:
-    """Say how a worker comes to this version of the package."""
+    """Return what to do on a worker to install this version of the package."""
     return f"install fineweb_stream {version} there (pip install . in its folder), and start the worker anew"
 
 
 def find_missing(needs: Needs) -> tuple[str, str] | None:
-    """In a worker: return what it lacks and what to type there; None when it has all."""
+    """In a worker: return what it lacks and what to type there; None if it has everything."""
     if __version__ != needs.version:
         return (
             f"has fineweb_stream {__version__}, here it is {needs.version}: ids could differ",
@@ -61,7 +61,7 @@ def find_missing(needs: Needs) -> tuple[str, str] | None:
 
 @functools.cache
 def check_here(needs: Needs) -> None:
-    """In a task: raise `InputError` when this worker, which may have joined later, lacks something."""
+    """In a task: raise `InputError` if this worker, which may have joined later, lacks something."""
     from distributed import get_worker
 
     if missing := find_missing(needs):
@@ -69,5 +69,5 @@ def check_here(needs: Needs) -> None:
 
 
 def is_file(source: Source) -> bool:
-    """Tell whether workers read the input themselves: streams and the demo travel with their blocks."""
+    """Tell whether workers open the input's file: streams travel in their blocks, and the demo comes with Python."""
     return not source.input.is_stream and source.input.format != "demo" and not source.input.is_remote
