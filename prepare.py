@@ -6,7 +6,7 @@
 
     python prepare.py                       use train_fineweb.txt, or the parquet or jsonl files, beside this script
     python prepare.py corpus.jsonl more/    use these files and folders
-    python prepare.py --demo                try it on text that Python carries
+    python prepare.py --demo                try it on text that comes with Python
     python prepare.py --help                everything else
 
 Then, in nanoGPT: python train.py --dataset=fineweb
@@ -15,7 +15,7 @@ Then, in nanoGPT: python train.py --dataset=fineweb
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 10):  # noqa: UP036 (its folder may have been copied)
+if sys.version_info < (3, 10):  # noqa: UP036 (nothing checks it for a copied folder)
     sys.exit("prepare.py needs Python 3.10 or newer, this is " + sys.version.split()[0])
 
 try:

@@ -1,4 +1,4 @@
-"""Text -> nanoGPT's `train.bin` and `val.bin`: exactly tiktoken's ids, fast, in bounded memory, never losing work."""
+"""Turn text into nanoGPT's `train.bin` and `val.bin`: tiktoken's exact ids, fast, in bounded memory, resumable."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: importing the package itself costs next to nothing."""
+    """Import a public name on first use, so that importing the package costs next to nothing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

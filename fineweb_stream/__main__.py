@@ -1,7 +1,7 @@
-"""`python -m fineweb_stream`: the command line, with the current folder in the place of the script's.
+"""`python -m fineweb_stream`: the command line, with the current folder in place of the script's.
 
-`python -m fineweb_stream inspect FILE_OR_FOLDER` and `decode FILE` look at what came out, `index` says where documents
-end. (An input of such a name is written `./inspect`.)
+`python -m fineweb_stream inspect FILE_OR_FOLDER` and `decode FILE` show what a run made; `index` writes where documents
+end. (Write an input of such a name as `./inspect`.)
 """
 
 import sys

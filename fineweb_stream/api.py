@@ -1,4 +1,4 @@
-"""`prepare()` and `estimate()`: what a script calls, and what the command line is made of."""
+"""`prepare()` and `estimate()`: what a script calls, and the command line, too."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from .pipeline.plan import Estimate
 
 DEMO_VAL_RATIO = 0.1
-"""The demo has some 80 documents: with the usual share, only the one that always is would be in val."""
+"""The demo has some 80 documents: with the usual ratio, only the first, which always is, would be in val."""
 
 
 @dataclass(frozen=True)
 class Result:
     """What a run made: the folder of `train.bin` and `val.bin`, tokens and documents of each, and how long it took.
 
-    Of the `train_tokens` the last `rest_tokens` are in `rest.bin` or `rest.npy`: too few for a shard of that layout.
+    The last `rest_tokens` of the `train_tokens` are in `rest.bin` or `rest.npy`: too few for a shard of that layout.
     """
 
     out: Path
@@ -90,7 +90,7 @@ def prepare(
     executor: Executor | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Turn text into `train.bin` and `val.bin` in the folder `out`; the same call continues an interrupted run.
+    """Turn text into `train.bin` and `val.bin` in the folder `out`; the same call resumes an interrupted run.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -99,11 +99,12 @@ def prepare(
     True
 
     The parameters are those of the command line; `fit` is its `--for`, and `val` names files as `inputs` does. With
-    `dry_run` nothing is written and the tokens of the result are estimates: `estimate()` returns more.
-    With `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask
-    scheduler at that address.
+    `dry_run`, nothing is written, and the tokens in the result are estimates; `estimate()` returns more. With
+    `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask scheduler
+    at that address.
 
-    Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`), and `Interrupted` on a signal.
+    Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`, `RemoteError`), and
+    `Interrupted` on a signal.
     """
     given = locals()
     with contextlib.nullcontext() if quiet or has_listener() else printed(), _planned(given) as job:
@@ -152,14 +153,14 @@ def estimate(
     overwrite: bool = False,
     demo: bool = False,
 ) -> Estimate:
-    """Return what `prepare()` with these parameters would make and take, by samples of the inputs; nothing is written.
+    """Estimate from samples what `prepare()` with these parameters would make and take; nothing is written.
 
     >>> found = estimate(demo=True, out="nowhere")
     >>> found.train_tokens > found.val_tokens > 0, found.disk_bytes >= 2 * found.train_tokens, Path("nowhere").exists()
     (True, True, False)
 
-    It takes a second or so; of files at URLs it fetches some MB. What else a dry run says goes to the logger
-    `fineweb_stream`. Whether `disk_free_bytes` suffice is for you to compare.
+    This takes a second or so, and fetches some MB of files at URLs. Whatever else a dry run says goes to the logger
+    `fineweb_stream`. Compare `disk_bytes` with `disk_free_bytes` yourself: too little space raises nothing here.
 
     Raises `InputError`, `MemoryLimitError` and `EngineError` for what `prepare()` would refuse before it begins.
     """
@@ -180,7 +181,7 @@ def _planned(given: dict[str, Any]) -> Iterator[Job]:
 
 
 def _request(given: dict[str, Any]) -> Request:
-    """Return what arguments ask for; `InputError` for those that make no sense, or not together."""
+    """Return what the arguments ask for. Raises `InputError` for arguments that make no sense, or not together."""
     names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), Path(given["out"])
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}
@@ -194,7 +195,7 @@ def _request(given: dict[str, Any]) -> Request:
             f"--index and --eot {settings.eot}: an index says where documents end, by --eot after", "leave out one"
         )
     check_neighbours(folder, LAYOUTS[settings.layout])
-    if os.path.isfile(folder):  # False for a name that is too long: that is said later
+    if os.path.isfile(folder):  # False for a name that is too long, which fails later
         raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
     if given["demo"] and names:
         raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")
@@ -208,7 +209,7 @@ def _request(given: dict[str, Any]) -> Request:
 
 
 def _settings(given: dict[str, Any]) -> Settings:
-    """Return the settings among the arguments: those have the same names."""
+    """Return the settings among the arguments, which have the same names."""
     same = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
     ratio = DEMO_VAL_RATIO if given["demo"] else DEFAULT_VAL_RATIO
     read = {
@@ -220,15 +221,15 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _connect(address: str, job: Job, sources: Sequence[Source]) -> AbstractContextManager[Workers]:
-    """Reach the workers of a cluster that can do a job."""
-    from .cluster.client import connect  # it loads distributed
+    """Connect to a cluster whose workers can do the job."""
+    from .cluster.client import connect  # loads distributed
 
     needs = find_needs(job.plan.engine, sources, job.settings.tokenizer.reference)
     return connect(address, needs, job.cancel, n_connections=job.n_connections)
 
 
 def _index(job: Job, record: Record, is_asked: bool) -> None:
-    """Say where documents end in what is finished, if asked to; else name an index that is another's."""
+    """Index the finished outputs if asked to, else warn of indexes that do not fit them. Warn of orphaned indexes."""
     from .token_files.documents import index_outputs, name_orphans, name_stale
 
     outputs = [job.folder / name for name in record.state.outputs if name != META_NAME]

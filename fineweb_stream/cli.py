@@ -1,4 +1,4 @@
-"""The command line: arguments -> `prepare()`, errors -> sentences and exit statuses."""
+"""The command line: turns arguments into a call of `prepare()`, and errors into messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .support.units import parse_size
 from .support.version import __version__
 
 PIPE_SECONDS = 3.0
-"""How long a pipe that nobody named is waited for: after that it only happens to be there."""
+"""How long to wait for data from a pipe that was not named as an input; after that it is ignored."""
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
@@ -38,9 +38,9 @@ _EXAMPLES = r"""examples:
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
-    """Run the command line and return its exit status; by default all is in `folder`, the script's own."""
-    hold_output("backslashreplace")  # a path may have bytes that the locale cannot say
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each CPU else, for nothing
+    """Run the command line and return its exit status; inputs and outputs are in `folder` unless named."""
+    hold_output("backslashreplace")  # a path may have bytes that the locale cannot show
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a useless thread per CPU
     is_all_said = True
     with printed() as printer:
         try:
@@ -54,23 +54,23 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
             with contextlib.suppress(OSError):
                 print(f"prepare: {_as_typed(str(error))}", file=sys.stderr)
             status = error.exit_status
-        except KeyboardInterrupt:  # before a signal was anybody's
+        except KeyboardInterrupt:  # before our signal handlers were in place
             status = 130
-        except SystemExit as left:  # argparse's: --help, or a wrong argument
+        except SystemExit as left:  # from argparse: --help, or a wrong argument
             status = int(left.code or 0)
     return flush_output("prepare", status, is_all_said, printer.lost)
 
 
 def run(folder: Path | None = None) -> NoReturn:
-    """Run the command line as a whole process, and end it at once: all is saved, and all output is out.
+    """Run the command line as a whole process, and exit at once: everything is saved and flushed.
 
-    Python would take 0.1 s to take everything apart, and wait for a call of an engine whose result nobody wants.
+    A normal exit would take 0.1 s for cleanup, and wait for an engine's call whose result nobody needs.
     """
     os._exit(main(folder=folder))
 
 
 def _as_typed(message: str) -> str:
-    """Name an option as it is typed where a message names the parameter of `prepare()`.
+    """In a message about a parameter of `prepare()`, name the option instead.
 
     >>> _as_typed("val_ratio='x': not a share"), _as_typed("fit='8': not a batch")
     ('--val-ratio x: not a share', '--for 8: not a batch')
@@ -84,7 +84,7 @@ def _as_typed(message: str) -> str:
 
 @contextlib.contextmanager
 def _packages_named() -> Iterator[None]:
-    """Say how to install what the package cannot do without, where only its folder was copied."""
+    """If a required package is missing, because only the folder was copied, say how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -118,7 +118,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     from .memory.guard import return_large_blocks
 
     cancel.check()
-    return_large_blocks()  # the process is this program's: a script's own allocator is left alone
+    return_large_blocks()  # not in prepare(): a script's allocator is left alone
     names = options.pop("inputs")
     if not names and len(options["val"]) > 1:
         raise InputError("no input named: --val takes all that follow it", "name the inputs before --val")
@@ -138,7 +138,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
 
 
 def _default_names(here: Path) -> list[str]:
-    """Return what to read where nothing was named: what is piped in, else what lies beside the script."""
+    """Return what to read if nothing was named: piped input, what is beside the script, or the default corpus."""
     from .inputs.discover import DEFAULT_CORPUS, default_names
     from .inputs.standard_input import is_piped
     from .support.model import STDIN
@@ -159,10 +159,10 @@ def _default_names(here: Path) -> list[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says which option was meant. Its errors repeat what was typed: a shell may have taken it from names of files."""
+    """Suggests the option that was meant, and escapes what was typed: a shell may have taken it from file names."""
 
     def error(self, message: str) -> NoReturn:
-        """Leave with exit status 2."""
+        """Print the message and exit with status 2."""
         if unknown := re.match(r"unrecognized arguments: (--[^ =]+)", message):
             options = [option for action in self._actions for option in action.option_strings]
             if near := difflib.get_close_matches(unknown[1], options, 1):
@@ -171,7 +171,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _with_separator(arguments: Sequence[str]) -> list[str]:
-    """Join --separator with what follows it where argparse takes that for an option: it may be ---.
+    """Join --separator with its value if argparse would take that for an option: it may be ---.
 
     >>> _with_separator(["c.txt", "--separator", "---", "--out", "o"])
     ['c.txt', '--separator=\\\\x2d--', '--out', 'o']
@@ -179,14 +179,14 @@ def _with_separator(arguments: Sequence[str]) -> list[str]:
     joined: list[str] = []
     for argument in arguments:
         if joined and joined[-1] == "--separator" and re.fullmatch(r"-+([^-a-z].*)?|-+[a-z].*[^-a-z].*", argument):
-            joined[-1] += f"=\\x2d{argument[1:]}"  # argparse would take a -- away
+            joined[-1] += f"=\\x2d{argument[1:]}"  # argparse would remove a --
         else:
             joined.append(argument)
     return joined
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The options; each has the same name in `prepare()`."""
+    """Return the parser. Its options for a run have the names of `prepare()`'s parameters, except --for (`fit`)."""
     parser = _Parser(
         "prepare.py",
         description=_DESCRIPTION,
@@ -272,7 +272,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return what reads an option's value, and says what is wrong with it as argparse does."""
+    """Return a parser of an option's value that raises argparse's error for a bad one."""
 
     def read(text: str) -> Any:
         try:
