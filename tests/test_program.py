@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -19,6 +20,9 @@ import numpy as np
 import pytest
 
 from fineweb_stream import InputError, prepare
+from fineweb_stream.inputs.demo import demo_input
+from fineweb_stream.inputs.sources import make_sources
+from fineweb_stream.support.model import ReadOptions
 
 from .conftest import ROOT
 from .helpers import both_splits, document_ids, outputs, read_ids, split_at_eot, write_jsonl
@@ -37,6 +41,15 @@ def test_demo(reference, run_process, tmp_path) -> None:
     assert len(read_ids(tmp_path / "demo" / "val.bin")) > 1024
     assert "python train.py --dataset=demo" in done.stdout
     assert "warning" not in done.stdout
+
+
+def test_a_worker_has_the_demo_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its text differs between Python versions, and a worker on another machine may have another one."""
+    (block,) = make_sources([demo_input()], ReadOptions())[0].iter_blocks()
+    expected = block.read()
+    monkeypatch.setattr("pydoc_data.topics.topics", {"other": "text of another version"})
+    batch = pickle.loads(pickle.dumps(block)).read()
+    assert bytes(batch.data) == bytes(expected.data) and batch.ends.tolist() == expected.ends.tolist()
 
 
 def test_verify_sees_every_kind_of_damage(run_program, tmp_path) -> None:

@@ -69,5 +69,5 @@ def check_here(needs: Needs) -> None:
 
 
 def is_file(source: Source) -> bool:
-    """Tell whether workers open the input's file: streams travel in their blocks, and the demo comes with Python."""
+    """Tell whether workers open the input's file: streams and the demo travel in their blocks."""
     return not source.input.is_stream and source.input.format != "demo" and not source.input.is_remote

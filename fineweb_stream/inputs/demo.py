@@ -19,15 +19,15 @@ class Demo(Source):
     unit = "document"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        """Yield the documents from number `start` on as one block."""
-        documents = _documents()
-        if start < len(documents):
-            n_bytes = sum(len(document.encode()) for document in documents[start:])
-            yield Block(self, start, len(documents), n_bytes, n_bytes)
+        """Yield the documents from number `start` on as one block, which holds them: a worker's Python has others."""
+        documents = _documents()[start:]
+        if documents:
+            n_bytes = sum(len(document.encode()) for document in documents)
+            yield Block(self, start, start + len(documents), n_bytes, n_bytes, data=documents)
 
     def read(self, block: Block) -> Batch:
         """Return the documents of a block."""
-        return batch_of(_documents()[block.start : block.stop], block.n_bytes, block.stop - block.start, Changes())
+        return batch_of(block.data, block.n_bytes, block.stop - block.start, Changes())
 
     def sample(self, n: int) -> list[Block]:
         """Return the whole corpus."""
