@@ -229,7 +229,7 @@ def return_large_blocks() -> None:
 def max_file_bytes(folder: Path) -> tuple[int, str]:
     """Return how large a file in a folder may be (bytes), and what sets this limit."""
     limit, reason = sys.maxsize, ""
-    with contextlib.suppress(ImportError):  # Windows
+    if sys.platform != "win32":
         import resource
 
         soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -267,10 +267,10 @@ def _private_bytes(process: psutil.Process) -> int:
 
 
 def _resource_limits(address_space: int, data: int) -> list[Limit]:
-    try:
-        import resource
-    except ImportError:  # Windows
+    if sys.platform == "win32":
         return []
+    import resource
+
     kinds = (("ulimit -v", resource.RLIMIT_AS, address_space), ("ulimit -d", resource.RLIMIT_DATA, data))
     totals = ((name, resource.getrlimit(kind)[0], used) for name, kind, used in kinds)
     return [_limit(name, total, used) for name, total, used in totals if total != resource.RLIM_INFINITY]

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -398,7 +399,7 @@ class Part:
 
         Some kernels and file systems end early, or leave zeros: a copy that differs is truncated.
         """
-        if not self._can_clone:
+        if sys.platform != "linux" or not self._can_clone:
             return False
         start, n = self._header_bytes + self.n_bytes, 0
         try:

@@ -9,10 +9,10 @@ import errno
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from ..support.errors import DiskError, InputError
 from ..support.log import log
@@ -118,15 +118,14 @@ def _lock(fd: int, path: Path) -> bool:
     return True
 
 
-if os.name == "nt":
+if sys.platform == "win32":
     import msvcrt
 
     _LOCKED_BYTE = 1 << 30  # others cannot read locked bytes, and must read who holds the lock
 
     def _lock_by_system(fd: int) -> None:
-        system: Any = msvcrt
         os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
-        system.locking(fd, system.LK_NBLCK, 1)
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
 
 else:
     import fcntl

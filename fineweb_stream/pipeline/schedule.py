@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -161,9 +162,9 @@ def count_workers(asked: str | float | None) -> int:
 
 def allotted_cpus() -> int:
     """Return how many CPUs this process may use by affinity, control groups and Slurm, not how many there are."""
-    try:
+    if sys.platform == "linux":
         n_cpus = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
+    else:
         n_cpus = os.cpu_count() or 1
     if quota := cpu_quota():
         n_cpus = min(n_cpus, math.ceil(quota))
