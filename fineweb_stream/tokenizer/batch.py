@@ -1,4 +1,4 @@
-"""Documents as bytes: one buffer of UTF-8 and where each document ends in it. No Python object per document."""
+"""Documents as one UTF-8 buffer and the end offset of each. No Python object per document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .ids import Ends
 
 
 def join_texts(texts: Sequence[str]) -> tuple[bytes, Ends]:
-    """Return texts as one buffer of UTF-8, and where each ends; lone surrogates become U+FFFD.
+    """Return texts as one UTF-8 buffer, and the end offset of each; lone surrogates become U+FFFD.
 
     >>> data, ends = join_texts(["one", "", "zwölf"])
     >>> data, ends.tolist()
@@ -21,7 +21,7 @@ def join_texts(texts: Sequence[str]) -> tuple[bytes, Ends]:
 
 
 def encode_text(text: str) -> bytes:
-    """Encode as tiktoken's `encode_ordinary` does: pairs of surrogates become their character, lone ones U+FFFD."""
+    """Encode as tiktoken's `encode_ordinary` does: surrogate pairs become one character, lone surrogates U+FFFD."""
     try:
         return text.encode()
     except AttributeError:
@@ -31,18 +31,18 @@ def encode_text(text: str) -> bytes:
 
 
 def join_bytes(documents: Sequence[bytes]) -> tuple[bytes, Ends]:
-    """Return documents as one buffer, and where each ends: int64, shape (len(documents),)."""
+    """Return documents as one buffer, and the end offset of each: int64, shape (len(documents),)."""
     lengths = np.fromiter(map(len, documents), np.int64, len(documents))
     return b"".join(documents), np.cumsum(lengths)
 
 
 def with_separator(data: bytes | memoryview, ends: Ends, separator: bytes) -> bytes:
-    """Return the documents of a buffer with a separator after each, the last one too.
+    """Return the documents of a buffer with a separator after each, including the last.
 
     >>> with_separator(b"onetwo", np.array([3, 6]), b"|")
     b'one|two|'
 
-    Joined by Arrow, which needs no GIL, where what reads the input has loaded it.
+    Arrow joins them without the GIL if the reader of the input has already loaded it.
     """
     if len(ends) > 1 and "pyarrow" in sys.modules:
         return _join_by_arrow(data, ends, separator)
@@ -54,7 +54,7 @@ def _join_by_arrow(data: bytes | memoryview, ends: Ends, separator: bytes) -> by
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    n = len(ends) + 1  # and an empty one last: a separator stands before it
+    n = len(ends) + 1  # plus an empty document, so that the last one gets a separator, too
     offsets = np.concatenate([[0], ends, ends[-1:]])
     documents = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -1,21 +1,21 @@
-"""Where a text may be cut without changing a single id: a rule for each kind of pattern.
+"""Where a text may be cut without changing any id: one rule for each kind of pattern.
 
-GPT-2's pattern looks behind nowhere, so a place where a new piece (pre-token) always begins, whatever surrounds it,
-is a place to cut. There are two kinds:
+GPT-2's pattern has no lookbehind, so a place where a pre-token always begins, whatever surrounds it, is a safe cut.
+There are two kinds:
 
-* before a run of whitespace that follows another character. (After a newline is wrong: `"\\n\\n"` may be one piece.)
-* between a letter, a digit and a character of a third kind, except right after an apostrophe (`'s`, `'ll`). Only for
-  text without the first kind: base64, Chinese, Japanese.
+* before a run of whitespace that follows another character. (Not after a newline: `"\\n\\n"` may be one pre-token.)
+* between two characters of different classes (letter, digit, other), except right after an apostrophe (`'s`, `'ll`).
+  Only for text without the first kind: base64, Chinese, Japanese.
 
-Later patterns (cl100k_base, o200k_base, Llama 3's, Qwen 2's) take line ends to the punctuation before them, and a sign
-to the letters behind it. There a piece always begins
+Later patterns (cl100k_base, o200k_base, Llama 3's, Qwen 2's) join line ends to the punctuation before them, and a
+symbol to the letters after it. With these a pre-token always begins
 
 * at a space or tab that follows a visible character,
-* at a line end or a sign that follows a letter or a digit, and between the two, but for an apostrophe. Only letters and
-  signs that every version of Unicode knows count.
+* at a line end or a symbol (not an apostrophe) that follows a letter or a digit, and between a letter and a digit. Only
+  letters and symbols that every version of Unicode knows count.
 
-Positions here are indices into a `str`; lone surrogates stand for invalid UTF-8
-(`errors="surrogateescape"`) and are never cut next to, because what becomes of them is decided later.
+Positions are indices into a `str`. Lone surrogates stand for invalid UTF-8 (`errors="surrogateescape"`); there is no
+cut next to one, because it may be replaced later (`--errors`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]
 _SPACE_AFTER_TEXT_IN_ASCII = re.compile(rb"(?<=[!-~])[ \n]")
 WHITESPACE_RUN = re.compile(f"[{WHITESPACE}]{{100000,}}")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
-# Runs of one kind are passed over at once: letters (Latin, Han, Hangul), digits, ASCII's others, whitespace.
+# Skips a run of one class at once: letters (Latin, Han, Hangul), digits, other ASCII, whitespace.
 _SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[!-/:-@\[-`{{-~]+|[{WHITESPACE}]+|.", re.DOTALL)
 
 _VISIBLE = "!-~\u00a1-\u167f\u1681-\u180d\u1810-\u1fff\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff\uff01-\uffef"
@@ -44,14 +44,13 @@ _AFTER_WORD = re.compile(rf"(?<=[{_LETTER}0-9])[\r\n{_SIGN}]|(?<=[{_LETTER}])[0-
 _BETWEEN_CHARACTERS = re.compile("(?<=[^\r\ud800-\udfff])[^\ud800-\udfff]")
 
 Find = Callable[[str, int, int], int | None]
-"""Takes a text, `start` and `stop`; returns the first good place between them, None where there is none."""
+"""Callable (text, start, stop) -> the position of a safe cut in that range, or None if there is none."""
 
 
 def iter_pieces(data: bytes, size: int, rule: CutRule | None = None) -> Iterator[bytes]:
-    """Yield UTF-8 in pieces of about `size` bytes whose ids, one after the other, are the ids of all of it.
+    """Split UTF-8 into pieces of about `size` bytes whose concatenated ids are the ids of the whole.
 
-    Whole characters stay together. A space or a newline after a printable ASCII character is found fastest. A piece is
-    longer only where there is no place to cut. The rule is GPT-2's where none is given.
+    Characters stay whole. A piece is much longer than `size` only if there is no safe cut. The default rule is GPT-2's.
 
     >>> list(iter_pieces("some words für später".encode(), size=4))
     [b'some', b' words', b' f\\xc3\\xbcr', b' sp\\xc3\\xa4ter']
@@ -66,7 +65,7 @@ def iter_pieces(data: bytes, size: int, rule: CutRule | None = None) -> Iterator
 
 
 def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
-    """Return the first good place at byte `start` or later where UTF-8 may be cut, else 0."""
+    """Return a safe cut at byte `start` or soon after, or 0 if there is none."""
     width = 4096
     while start < len(data) and rule.find:
         stop = _character_start(data, min(start + width, len(data)))
@@ -81,14 +80,14 @@ def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
 
 
 def _character_start(data: bytes, position: int) -> int:
-    """Return the byte that begins the character which `position` is in; the end is a place of its own."""
+    """Return the first byte of the character at byte `position`; the end of the data is its own start."""
     while 0 < position < len(data) and data[position] & 0xC0 == 0x80:
         position -= 1
     return position
 
 
 def _find_by(*searches: Find) -> Find:
-    """Return what looks by each of these in a short stretch, then in longer ones: the first is found fastest."""
+    """Return a `Find` that tries each search in turn on a short range, then on ever longer ones."""
 
     def find(text: str, start: int, stop: int) -> int | None:
         start, width = max(start, 1), 4096
@@ -125,9 +124,9 @@ def _find_class_change(text: str, start: int, end: int) -> int | None:
 
 
 def _kind(char: str) -> str:
-    """Return L, N or O (other), or "" for a character that must not be cut next to.
+    """Return L, N or O (other), or "" for a character next to which there is no safe cut.
 
-    That is whitespace, a surrogate, or one that this Python's Unicode tables do not know yet: the engine's may.
+    Those are whitespace, surrogates, and characters that this Python's Unicode tables lack: the engine's may have them.
     """
     category = unicodedata.category(char)
     if category in ("Cn", "Cs") or _IS_SPACE(char):
@@ -137,9 +136,9 @@ def _kind(char: str) -> str:
 
 @dataclass(frozen=True)
 class CutRule:
-    """Where a text may be cut; `find` is None where no place is known to be safe.
+    """Where a text may be cut; `find` is None if no place is known to be safe.
 
-    `in_ascii` finds the most usual of such places in bytes.
+    `in_ascii` finds the most frequent kind of cut directly in bytes.
 
     >>> find_cut("several words here", 3, 18), find_cut("中文，没有空格", 1, 7), find_cut("oneword", 3, 7)
     (7, 2, None)
@@ -158,7 +157,7 @@ find_word_cut = _find_by(_place_of(_TAB_OR_SPACE_AFTER_VISIBLE), _place_of(_AFTE
 GPT2_CUTS = CutRule("gpt2", find_cut, _SPACE_AFTER_TEXT_IN_ASCII)
 WORD_CUTS = CutRule("words", find_word_cut, _SPACE_AFTER_VISIBLE_IN_ASCII)
 SPACE_CUTS = CutRule("spaces", _find_by(_place_of(_SPACE_AFTER_VISIBLE)), _SPACE_AFTER_VISIBLE_IN_ASCII)
-"""For a vocabulary that has whole texts as tokens beside its pattern: none of them has a space after another sign."""
+"""For a vocabulary with added tokens that match before its pattern; none may have a space after another character."""
 
 ANY_CUTS = CutRule("anywhere", _find_by(_place_of(_BETWEEN_CHARACTERS)))
 NO_CUTS = CutRule("none", None)
@@ -188,16 +187,16 @@ WORD_PATTERNS = {
         rf"'(?:[sdmt]|ll|ve|re)| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}",
     ),
 }
-"""Patterns that WORD_CUTS is proven for, by gigatoken's name for the scheme; the first of each is tiktoken's form."""
+"""Patterns for which WORD_CUTS is proven, by gigatoken's name for the scheme; the first of each is tiktoken's form."""
 
 
 def scheme_of(pattern: str) -> str:
-    """Return the name of a known pattern, "" for one that nothing is proven for."""
+    """Return the name of a known pattern, "" for any other."""
     return next((name for name, patterns in WORD_PATTERNS.items() if pattern in patterns), "")
 
 
 def rule_beside(rule: CutRule, whole_texts: Sequence[str]) -> CutRule:
-    """Return what is left of a rule where some texts are always tokens of their own.
+    """Return the rule that is still safe if some texts are always tokens of their own.
 
     >>> rule_beside(WORD_CUTS, []).name, rule_beside(WORD_CUTS, ["<think>"]).name, rule_beside(WORD_CUTS, ["a b"]).name
     ('words', 'spaces', 'none')

@@ -1,10 +1,10 @@
-"""Documents -> ids, by a tokenizer's reference or the fast engine, behind one face.
+"""Documents -> token ids, by a tokenizer's reference engine or by the fast engine.
 
-The reference is tiktoken, or what the tokenizer says: whatever it returns is right. gigatoken (the `fast` extra) is
-over ten times as fast; it must equal it on a set of hard texts before it is used, and on samples while it works
-(`check_bytes`).
+The reference (tiktoken, unless the tokenizer names another) is right by definition. gigatoken (the `fast` extra) is
+over ten times as fast. It must match the reference on a set of hard texts before it is used, and on samples during the
+run (`check_bytes`).
 
-Not covered: special tokens. `<|endoftext|>` inside a text is plain text; the end-of-text id only ever ends a document.
+Special tokens are not supported: `<|endoftext|>` in a text is plain text. The end-of-text id only ever ends a document.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .newest import has_newest
 from .tokenizer import Tokenizer
 
 CALL_BYTES = 5 << 18
-"""How much text an engine gets in one call (bytes): bounds its uint32 result and the time to a stop.
+"""How much text an engine gets per call (bytes). It bounds the engine's uint32 result and the delay of a cancellation.
 
-A little more than a block of one long text, which so is one call.
+Slightly more than a block of plain text, so that such a block is one call.
 """
 
 HARD_TEXTS = (
@@ -49,20 +49,20 @@ HARD_TEXTS = (
     "x\n\u00a0y \n\u3000z\r\n\u2003",
     "\t\n\u0085 \u2028\n",
 )
-"""Every class of the pattern and every kind of border between two, in little."""
+"""Short texts with every character class of the pattern, and every kind of border between two classes."""
 
 
 class Encoder:
-    """A tokenizer's encoder: a batch of documents -> their ids.
+    """Encodes batches of documents with one tokenizer.
 
     >>> ids, ends = Encoder("tiktoken").encode(["hello world", "hello"], eot=True)
     >>> ids.tolist(), ends.tolist()
     ([31373, 995, 50256, 31373, 50256], [3, 5])
 
-    `engine` is "gigatoken", the reference's name ("tiktoken"), or "auto": gigatoken where it is installed, else
-    that. `encode` may be called from several threads at once.
+    `engine` is "gigatoken", the reference's name ("tiktoken"), or "auto": gigatoken if it is installed and supports the
+    tokenizer, else the reference. `encode` may be called from several threads at once.
 
-    Raises `InputError` for an engine that is unknown or not installed, `EngineError` where gigatoken is not exact.
+    Raises `InputError` for an engine that is unknown or not installed, `EngineError` if gigatoken is not exact.
     """
 
     def __init__(self, engine: str = "auto", tokenizer: Tokenizer = GPT2) -> None:
@@ -89,23 +89,23 @@ class Encoder:
 
     @property
     def version(self) -> str:
-        """The engine's name and version, as the run's record states it."""
+        """The engine's name and version, as recorded in the manifest."""
         return f"{self.engine} {engine_version(self.engine)}"
 
     def encode(
         self, texts: Sequence[str], *, eot: bool = False, check_chars: int = 0, cancel: Cancel = NEVER
     ) -> tuple[Ids, Ends]:
-        """Return the ids of all texts, one after the other, and where the ids of each end.
+        """Return the concatenated ids of all texts, and the end offset of each.
 
         The ids are uint16 (uint32 above 65,536 ids), shape (n,); the ends int64, shape (len(texts),): text i is
-        `ids[ends[i - 1]:ends[i]]`. With `eot` each text ends with the end-of-text id, counted in its end. Lone
-        surrogates count as U+FFFD, as in tiktoken.
+        `ids[ends[i - 1]:ends[i]]`. With `eot`, each text ends with the end-of-text id, included in its end. Lone
+        surrogates become U+FFFD, as in tiktoken.
 
-        About the first `check_chars` characters are encoded by the reference too and compared. `cancel` is looked at
+        About the first `check_chars` characters are also encoded by the reference and compared. `cancel` is checked
         between calls of the engine (about a MiB each).
 
-        Raises `EngineError` when the engines differ, `Cancelled`, `TypeError` for a text that is no `str`, or not in a
-        sequence.
+        Raises `EngineError` if the engines differ, `Cancelled`, `InputError` for `eot` without an end-of-text id, and
+        `TypeError` unless `texts` is a sequence of `str`.
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts are a sequence of str, not one of them: encode([text])")
@@ -130,14 +130,15 @@ class Encoder:
     def encode_utf8(
         self, data: bytes | memoryview, ends: Ends, *, check_bytes: int = 0, cancel: Cancel = NEVER
     ) -> tuple[Ids, Ends]:
-        """Return the ids of the documents in one buffer of UTF-8, an end-of-text id after each, and where each ends.
+        """Return the ids of the documents in a UTF-8 buffer, with end-of-text after each, and the end offset of each.
 
-        Document i is `data[ends[i - 1]:ends[i]]`, and then `ids[ends[i - 1]:ends[i]]` of what is returned: `ends` rise
-        to the end of `data`, whose UTF-8 must be valid and is not checked. Without any `ends` the buffer is one text
-        that goes on: only its ids come back. `cancel` is looked at between calls of the engine (about a MiB each).
+        Document i is `data[ends[i - 1]:ends[i]]`; its ids are `ids[ends[i - 1]:ends[i]]` with the returned `ends`.
+        The last of `ends` is the length of `data`, whose UTF-8 must be valid and is not checked. Empty `ends` mean that
+        the buffer is a piece of one text: only its ids are returned. `cancel` is checked between calls of the engine
+        (about a MiB each).
 
-        Raises `EngineError` when the engines differ, or one returns more or fewer ends than there are documents;
-        `ValueError` for other `ends`; `Cancelled`.
+        Raises `EngineError` if the engines differ, or if one returns a wrong number of end-of-text ids; `ValueError`
+        for invalid `ends`; `Cancelled`.
         """
         ends = np.asarray(ends, np.int64)
         if len(ends) and (ends[0] < 0 or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any()):
@@ -161,14 +162,14 @@ class Encoder:
         return np.concatenate(parts), np.concatenate(part_places)
 
     def _exact(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
-        """Encode by the engine, or by the reference what no fast engine is sure to encode as it does."""
+        """Encode with the engine, or with the reference if the fast engine might differ on some of the characters."""
         is_sure = self.engine != "gigatoken" or not has_newest(data)
         return self._encode(data, ends) if is_sure else self._reference(data, ends)
 
     def _check(self, data: bytes | memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
-        """Compare about the first `n_bytes` of a call with the reference; return how many were."""
+        """Compare about the first `n_bytes` of a call with the reference; return how many were compared."""
         n = int(np.searchsorted(ends, n_bytes, "right"))
-        if not n:  # the first document, or what there is of it, is longer
+        if not n:  # the first document, or the piece of one, is longer
             whole = int(ends[0]) if len(ends) else len(data)
             piece = next(self.tokenizer.iter_pieces(bytes(data[:whole]), n_bytes))
             expected = self._reference(piece, np.empty(0, np.int64))
@@ -180,7 +181,7 @@ class Encoder:
         return stop
 
     def _compare(self, data: bytes | memoryview, ids: AnyIds, expected: AnyIds) -> None:
-        """Raise `EngineError` unless the ids are the expected ones; it names the text where they part."""
+        """Raise `EngineError` unless the ids are the expected ones; it shows the text at the first difference."""
         if np.array_equal(ids, expected):
             return
         n_same = count_same(ids, expected)
@@ -204,9 +205,9 @@ class Encoder:
 def _iter_calls(
     data: bytes | memoryview, ends: Ends, tokenizer: Tokenizer
 ) -> Iterator[tuple[bytes | memoryview, Ends]]:
-    """Yield what the engine gets in one call each, about CALL_BYTES: documents with their ends, or a piece.
+    """Yield the arguments of each engine call, about CALL_BYTES: documents with their ends, or a piece of one.
 
-    A longer document comes in pieces: the last one has its end, the others none. What is one call goes as it is.
+    A longer document is split into pieces: the last has its end, the others none.
     """
     if len(data) <= CALL_BYTES:
         yield data, ends
@@ -220,7 +221,7 @@ def _iter_calls(
         end = int(ends[stop - 1])
         if end - start <= CALL_BYTES:
             yield view[start:end], ends[i:stop] - start
-        else:  # one document
+        else:  # one long document
             for piece in tokenizer.iter_pieces(bytes(view[start:end]), CALL_BYTES):
                 start += len(piece)
                 yield piece, np.array([len(piece)] if start == end else [], np.int64)

@@ -1,4 +1,4 @@
-"""The engines behind one face: documents as UTF-8 -> their ids, each document's end-of-text id in its place."""
+"""The engines behind one interface: documents as UTF-8 -> token ids, with an end-of-text id after each document."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from .tokenizer import Tokenizer
 AnyIds = npt.NDArray[np.unsignedinteger[Any]]
 
 Engine = Callable[[bytes | memoryview, Ends], AnyIds]
-"""Takes a buffer of UTF-8 and where its documents end; none where it is a piece of one document that goes on.
+"""Callable (UTF-8 buffer, end offsets of its documents) -> their ids, with the end-of-text id after each document.
 
-Returns the ids of all, and after each document's the end-of-text id.
+Without ends, the buffer is a piece of one document, and no end-of-text id is added.
 """
 
 EncodeOne = Callable[[bytes | memoryview], list[AnyIds]]
-"""Takes the UTF-8 of one document, or a piece of it, and returns its ids in parts."""
+"""Callable (UTF-8 of one document, or of a piece of it) -> its ids, in parts."""
 
 CACHE_BYTES = 36 << 20
-"""How much a tokenizer of gigatoken may come to remember before a new one takes its place."""
+"""The estimated cache size (bytes) at which a gigatoken tokenizer is replaced by a new one."""
 
 PIECE_BYTES = 1 << 16
-"""How much of a long text `tokenizers` gets at once: it needs a record of 100 bytes and more for each id."""
+"""How much of a long text `tokenizers` gets per call (bytes): it keeps a record of 100 bytes or more for each id."""
 
 
 def engine_version(engine: str) -> str:
-    """The installed version of an engine's package."""
+    """Return the installed version of an engine's package."""
     from importlib.metadata import version
 
     return version(engine)
 
 
 def reference_engine(tokenizer: Tokenizer) -> Engine:
-    """Return what is right by definition for a tokenizer."""
+    """Return the engine that is right by definition for a tokenizer."""
     make = {"tiktoken": _tiktoken_engine, "tokenizers": _tokenizers_engine}.get(tokenizer.reference)
     return make(tokenizer) if make else tokenizer.load_reference()
 
 
 def _tiktoken_engine(tokenizer: Tokenizer) -> Engine:
-    """Return tiktoken, mended where GPT-2's pattern fails in it: very long runs of whitespace."""
+    """Return tiktoken, with a workaround for very long runs of whitespace under GPT-2's pattern."""
     encoding = tokenizer.load_reference()
     split = _split_long_space_runs if tokenizer.cuts is GPT2_CUTS else _whole
 
@@ -61,7 +61,7 @@ def _tiktoken_engine(tokenizer: Tokenizer) -> Engine:
 
 
 def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
-    """Return what encodes by a pattern that nobody knows, and finds out what it does not match: tiktoken drops that."""
+    """Wrap an encoder to raise `InputError` for text that an unknown pattern does not match: tiktoken drops it."""
     tokens = tokenizer.token_bytes()
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
 
@@ -81,7 +81,7 @@ def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
 
 
 def count_same(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
-    """Return how many numbers two rows begin with alike."""
+    """Return the length of the common prefix of two arrays."""
     return int(np.cumprod(a[: len(b)] == b[: len(a)]).sum())
 
 
@@ -90,7 +90,7 @@ def _whole(text: str) -> Iterable[str]:
 
 
 def encode_ordinary(encoding: Any, text: str) -> AnyIds:
-    """Return a text's ids by tiktoken, uint32; `EngineError` where its regex engine gives up."""
+    """Return a text's ids by tiktoken, uint32; `EngineError` if its regex engine panics."""
     try:
         ids: AnyIds = encoding.encode_to_numpy(text, disallowed_special=())
     except BaseException as error:
@@ -104,12 +104,12 @@ def encode_ordinary(encoding: Any, text: str) -> AnyIds:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Tell whether code in Rust gave up: what it raises then is no `Exception`."""
+    """Tell whether an error is a Rust panic, which is not an `Exception`."""
     return type(error).__name__ == "PanicException"
 
 
 def _by_documents(encode_one: EncodeOne, tokenizer: Tokenizer) -> Engine:
-    """Return what encodes one document after the other, with an end-of-text id after each."""
+    """Return an engine that encodes one document at a time, with an end-of-text id after each."""
 
     def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:
         if not len(ends):
@@ -127,7 +127,7 @@ def _by_documents(encode_one: EncodeOne, tokenizer: Tokenizer) -> Engine:
 
 
 def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
-    """Return the reference of a `tokenizer.json`: special tokens in a text are plain text, and none is added."""
+    """Return the engine of a `tokenizer.json`: special tokens in a text are plain text, and none is added."""
     encoder = tokenizer.load_reference()
 
     def encode_one(data: bytes | memoryview) -> list[AnyIds]:
@@ -139,11 +139,11 @@ def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
 
 
 def _split_long_space_runs(text: str) -> Iterable[str]:
-    """Cut very long whitespace runs before their last character, where GPT-2's pattern cuts them too.
+    """Cut very long whitespace runs before their last character, where GPT-2's pattern cuts them, too.
 
-    A run before text is one piece up to its last character, and at the end of a text it is one piece: so a part that
-    ends with the run less that character has the very same pieces. (A run of a million whitespace characters before
-    text overflows tiktoken 0.14's regex stack: a panic, not an Exception.)
+    Before text, a run is one pre-token up to its last character; at the end of a text, it is one pre-token. So a part
+    that ends just before the last character has the same pre-tokens. (A run of a million whitespace characters before
+    text overflows the regex stack of tiktoken 0.14.)
     """
     if len(text) < 100_000:
         return (text,)
@@ -152,20 +152,20 @@ def _split_long_space_runs(text: str) -> Iterable[str]:
 
 
 class Gigatoken:
-    """The fast engine: one tokenizer for each thread that encodes at a time, made when it is first wanted.
+    """The fast engine: one gigatoken tokenizer per thread that is encoding, created on demand.
 
-    Several threads on one tokenizer wait for each other. What a tokenizer remembers of the words that it met has no
-    limit in gigatoken 0.10, so one that may hold CACHE_BYTES is forgotten.
+    Threads that share a tokenizer block each other. gigatoken 0.10 does not limit a tokenizer's cache of words, so one
+    whose cache may have reached CACHE_BYTES is discarded.
 
-    The end of a document is an added token, whose text is drawn for the process: nobody can write it into an input.
+    The end of a document is an added token whose text is random for each process, so that no input contains it.
 
-    Raises `EngineError` where gigatoken cannot be imported.
+    Raises `EngineError` if gigatoken cannot be imported, or cannot load the tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         try:
             from gigatoken import gigatoken_rs
-        except ImportError as error:  # a library that it needs, say
+        except ImportError as error:  # a shared library is missing, for example
             raise EngineError(
                 f"gigatoken is installed but does not load: {error}",
                 "install it anew (pip install --force-reinstall gigatoken), or choose --engine tiktoken",
@@ -187,7 +187,7 @@ class Gigatoken:
             ) from None
 
     def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
-        """Encode as `Engine` says; ids are uint32."""
+        """Encode as described at `Engine`; ids are uint32."""
         joined = with_separator(data, ends, self.separator) if len(ends) else bytes(data)
         try:
             one = self._free.pop()
@@ -202,7 +202,7 @@ class Gigatoken:
         return ids
 
     def _load(self) -> Any:
-        """Build a tokenizer: 0.04 s from the rank file, which has to be one; 0.1 s otherwise."""
+        """Build a tokenizer: 0.04 s from ranks, which have to be in a file; 0.1 s from a `tokenizer.json`."""
         tokenizer, end = self._tokenizer, self.separator.decode()
         special = {end: tokenizer.eot_id} if tokenizer.eot_id is not None else {}
         path = ""
@@ -213,7 +213,7 @@ class Gigatoken:
                 path = file.name
                 file.write(self._ranks)
             return self._library.BPETokenizer.from_tiktoken(path, tokenizer.scheme, special)
-        except OSError:  # no rank file, or no folder for temporary files, or no room there
+        except OSError:  # no known scheme, or the temporary file cannot be written
             if tokenizer.hf_json is None:
                 raise EngineError("no room for a temporary file, which gigatoken reads", "make room in /tmp") from None
             return self._library.load_hf_json(tokenizer.hf_json(end))
@@ -223,18 +223,18 @@ class Gigatoken:
 
 
 class _Remembering:
-    """A tokenizer and about how much it has come to remember, at most (bytes)."""
+    """A tokenizer and an upper estimate of its cache size (bytes)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.n_bytes = 0.0
 
     def count(self, n_bytes: int, n_ids: int, seconds: float) -> None:
-        """Add one call's text (bytes), ids and time.
+        """Add one call's text (bytes), ids and thread time to the estimate.
 
-        Measured: varied English adds a quarter of its own bytes, as fresh text goes on bringing new words. Chinese and
-        random letters add up to 10 times theirs, twice that while tables grow. They are known by what they have more
-        of: ids, and time, for words not met before.
+        Measured: varied English adds a quarter of its own bytes, as new text keeps bringing new words. Chinese and
+        random letters add up to 10 times theirs, and twice that while tables grow. Such text is recognized by more ids
+        per byte and more time per byte: both come from words that are not cached yet.
         """
         by_ids = 60 * max(n_ids - n_bytes / 3, 0)
         by_time = 600e6 * max(seconds - n_bytes * 4e-9, 0)

@@ -1,13 +1,11 @@
 """GPT-2's vocabulary, carried in the package: no download, no cache folder, no network.
 
-`gpt2_merges.npy` beside this file holds the 50,000 merges in order of rank as a (50000, 2) array of uint16
-(little-endian): row i says which two earlier ids make id 256 + i. Ids 0-255 are the single bytes, printable ones
-first, as in GPT-2's `encoder.py`. All tokens, tiktoken's ranks and a Hugging Face `tokenizer.json` follow from that
-table.
+`gpt2_merges.npy` beside this file holds the 50,000 merges in order of rank, as a (50000, 2) array of little-endian
+uint16: row i has the two earlier ids that form id 256 + i. Ids 0-255 are the single bytes, printable ones first, as in
+GPT-2's `encoder.py`. All tokens, tiktoken's ranks and a Hugging Face `tokenizer.json` are computed from this table.
 
-The table was derived from GPT-2's rank file as the MIT-licensed package openai-whisper carries it. That it is the
-official vocabulary is a test: written out in the formats that OpenAI publishes, it hashes to the values that tiktoken
-pins.
+The table was derived from GPT-2's rank file in the MIT-licensed package openai-whisper. A test verifies that it is the
+official vocabulary: written in OpenAI's formats, it has the SHA-256 hashes that tiktoken pins.
 """
 
 from __future__ import annotations
@@ -29,19 +27,19 @@ if TYPE_CHECKING:
     import tiktoken
 
 EOT_ID = 50256
-"""The id of `<|endoftext|>`, which stands after every document."""
+"""The id of `<|endoftext|>`, which ends a document."""
 
 MERGES_PATH = Path(__file__).with_name("gpt2_merges.npy")
 MERGES_SHA256 = "51fe6ca753404e85706d4071feb8907a19d255eaa40b4333832a1aba22e8a901"
 
 
 def load_merges() -> list[tuple[int, int]]:
-    """Return the merges in order of rank: which two ids make one.
+    """Return the merges in order of rank: the two ids that each joins.
 
     >>> len(load_merges()), load_merges()[0], token_names()[1][0]  # id 256 is " t"
     (50000, (220, 83), 'Ġ t')
 
-    Raises `PrepareError` when the file is missing or not the one that this package was released with.
+    Raises `PrepareError` if the file is missing or is not the one released with this package.
     """
     try:
         data = MERGES_PATH.read_bytes()
@@ -55,12 +53,12 @@ def load_merges() -> list[tuple[int, int]]:
             f"{MERGES_PATH}: not the vocabulary that this package was released with (SHA-256 differs)",
             "copy the file again, in binary mode: it is 200,128 bytes long",
         )
-    return list(struct.iter_unpack("<HH", data[-200_000:]))  # not by NumPy, which is imported later
+    return list(struct.iter_unpack("<HH", data[-200_000:]))  # without NumPy, which is imported later
 
 
 @functools.cache
 def token_bytes() -> list[bytes]:
-    """Return the bytes of every token; the index is the id.
+    """Return the bytes of every token, indexed by id.
 
     >>> token_bytes()[31373], token_bytes()[EOT_ID]
     (b'hello', b'<|endoftext|>')
@@ -98,7 +96,7 @@ def tiktoken_encoding() -> tiktoken.Encoding:
 
 
 def token_names() -> tuple[list[str], list[str]]:
-    """Return every token as GPT-2's `encoder.json` spells it, and the merges as `vocab.bpe` does."""
+    """Return every token as spelled in GPT-2's `encoder.json`, and the merges as in `vocab.bpe`."""
     names, merges = list(bytes_by_name()), []
     for left, right in load_merges():
         first, second = names[left], names[right]
@@ -108,9 +106,9 @@ def token_names() -> tuple[list[str], list[str]]:
 
 
 def tokenizer_json(end: str = "") -> str:
-    """Return GPT-2 as the text of a Hugging Face `tokenizer.json`; `end`, if any, is what stands for the end of a text.
+    """Return GPT-2 as the text of a Hugging Face `tokenizer.json`; `end`, if given, is its end-of-text token.
 
-    Without it a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
+    Without it, a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
     """
     names, merges = token_names()
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -125,7 +123,7 @@ def tokenizer_json(end: str = "") -> str:
 
 
 def added_token(id: int, content: str) -> dict[str, Any]:
-    """Return a special token as a `tokenizer.json` states it."""
+    """Return the entry of a special token in a `tokenizer.json`."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": id, "content": content, **flags, "special": True}
 
@@ -133,7 +131,7 @@ def added_token(id: int, content: str) -> dict[str, Any]:
 def bytes_by_name() -> dict[str, int]:
     """Return the byte that each visible character stands for in a byte-level vocabulary, in the order of GPT-2's ids.
 
-    A byte is itself if printable, else U+0100 and up.
+    A printable byte is its own character; the others are U+0100 and up.
 
     >>> bytes_by_name()["A"], bytes_by_name()["Ġ"]
     (65, 32)
@@ -156,4 +154,4 @@ GPT2 = Tokenizer(
     iter_ranks=iter_ranks,
     hf_json=tokenizer_json,
 )
-"""GPT-2's tokenizer, as tiktoken has it."""
+"""GPT-2's tokenizer, as in tiktoken."""

@@ -1,4 +1,4 @@
-"""What passes between the stages as ids, and where documents end in them."""
+"""Array types that the stages share: token ids, and the offsets at which documents end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
-"""uint16, or uint32 where the tokenizer has more than 65,536 ids (`Tokenizer.dtype`)."""
+"""Token ids: uint16, or uint32 if the tokenizer has more than 65,536 ids (`Tokenizer.dtype`)."""
 
 Ends = npt.NDArray[np.int64]

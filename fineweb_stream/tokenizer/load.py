@@ -1,7 +1,7 @@
-"""`--tokenizer`: a name or a path -> a `Tokenizer`.
+"""Loads the `Tokenizer` that `--tokenizer` names.
 
-`gpt2` is in the package; `bytes` and `chars` are no files; a path is a `tokenizer.json`, a folder that has one, or a
-rank file (`.tiktoken`); any other name is one of tiktoken's.
+`gpt2` is in the package; `bytes` and `chars` need no file; a path is a `tokenizer.json`, a folder with one, or a rank
+file (`.tiktoken`); any other name is one of tiktoken's encodings.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from .tokenizer import Tokenizer, TokenizerSpec
 NAMES = ("gpt2", "bytes", "chars")
 
 MAX_FILE_BYTES = 256 << 20
-"""No vocabulary is larger."""
+"""The largest file that is read; no vocabulary is larger."""
 
 
 def load_tokenizer(name: str, pattern: str | None = None, eot: str | int | None = None) -> Tokenizer:
-    """Return the tokenizer that `--tokenizer`, `--pattern` and `--eot-id` name.
+    """Return the tokenizer named by `--tokenizer`, `--pattern` and `--eot-id`.
 
     >>> load_tokenizer("gpt2"), load_tokenizer("bytes").n_ids
     (Tokenizer('gpt2'), 257)
 
-    Raises `InputError` for one that is unknown or damaged, for a pattern that it does not take, and for an end-of-text
-    that it does not have.
+    Raises `InputError` for a tokenizer that is unknown or damaged, for a pattern that it does not take, and for an
+    end-of-text that it does not have.
     """
     path = os.path.abspath(name) if is_path(name) else name
     return load_spec(TokenizerSpec(path, pattern, None if eot is None else str(eot)))
 
 
 def is_path(name: str) -> bool:
-    """Tell whether a name is that of a file or folder: it has a separator or a known suffix, or is there."""
+    """Tell whether a name is a path: it has a separator or a known suffix, or such a file or folder exists."""
     return name not in NAMES and (
         "/" in name or os.sep in name or name.endswith((".json", ".tiktoken", ".model")) or os.path.exists(name)
     )
 
 
 def load_spec(spec: TokenizerSpec) -> Tokenizer:
-    """Return the tokenizer of a spec; a file is read again each time, and built only where it has changed."""
+    """Return the tokenizer of a spec; its file is read each time, but parsed again only if it has changed."""
     is_ranks = is_path(spec.name) and not spec.name.endswith(".json") and not os.path.isdir(spec.name)
     if spec.pattern is not None and not is_ranks:
         raise InputError(f"--pattern is for rank files (.tiktoken), {spec.name} has its own", "leave it out")
@@ -73,9 +73,9 @@ def load_spec(spec: TokenizerSpec) -> Tokenizer:
 
 @functools.lru_cache(maxsize=4)
 def reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
-    """Return the tokenizer that was loaded by `spec` before, here or on another machine; it is read once a process.
+    """Return the tokenizer that `spec` loaded earlier, here or on another machine; its file is read once per process.
 
-    Raises `InputError` where it is another one now.
+    Raises `InputError` if it has changed.
     """
     tokenizer = load_spec(spec)
     if tokenizer.vocabulary_sha256 != sha256:
@@ -87,9 +87,9 @@ def reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
 
 
 def of_record(about: dict[str, Any]) -> Tokenizer:
-    """Return the tokenizer of which a manifest speaks; it is compared with the hash there before it is of use.
+    """Return the tokenizer described in a manifest, after checking its hash.
 
-    Raises `InputError` where it is gone, or is another one now.
+    Raises `InputError` if it is missing or has changed.
     """
     spec = TokenizerSpec(*(about.get(name) for name in TokenizerSpec._fields))  # type: ignore[arg-type]
     if not isinstance(spec.name, str) or not all(isinstance(value, str | None) for value in spec):
@@ -98,7 +98,7 @@ def of_record(about: dict[str, Any]) -> Tokenizer:
 
 
 def about(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what a manifest says of a tokenizer: all that `of_record` needs."""
+    """Return a tokenizer's entry for the manifest, from which `of_record` loads it again."""
     return {
         **tokenizer.spec._asdict(),
         "sha256": tokenizer.vocabulary_sha256,
@@ -108,7 +108,7 @@ def about(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the bytes of a vocabulary's file; `InputError` for one that is missing or no such file."""
+    """Return the bytes of a vocabulary file; `InputError` if it cannot be read or is too large."""
     try:
         with path.open("rb") as file:
             data = read_bounded(file, MAX_FILE_BYTES)

@@ -1,8 +1,8 @@
-"""Characters that Unicode was given lately: engines with tables of another year take them for another class.
+"""Finds recently assigned characters, which engines with different Unicode tables classify differently.
 
-gigatoken 0.10 has the tables of Unicode 17, tiktoken 0.14 and tokenizers 0.23 those of 16, where 4,657 letters and
-digits of 17 are neither: so `'s` after one of them is a piece or is not. A text that has any is for the reference
-alone.
+gigatoken 0.10 has the tables of Unicode 17, tiktoken 0.14 and tokenizers 0.23 those of 16, in which 4,657 letters and
+digits of 17 are unassigned. So the engines disagree on whether `'s` after one of them is a pre-token. Text with such a
+character is encoded by the reference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 import numpy as np
 import numpy.typing as npt
 
-# The letters, digits and marks that came with Unicode 17, whatever year's tables this Python has.
+# The letters, digits and marks that Unicode 17 added, whichever tables this Python has.
 _UNICODE_17 = (
     (0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4),
     (0xA7F1, 0xA7F1), (0x10940, 0x10959), (0x10EC5, 0x10EC7), (0x11DB0, 0x11DDB), (0x11DE0, 0x11DE9),
@@ -25,14 +25,14 @@ _UNICODE_17 = (
 )  # fmt: skip
 
 _FIRST_LEAD = 0xD4
-"""UTF-8's first byte from U+0500 on. What is free below, in Greek, was left out on purpose: no letter comes there."""
+"""First UTF-8 byte of U+0500. The code points unassigned below it (Greek) are gaps that will never become letters."""
 
 _UNKNOWN, _OLD, _NEW = 0, 1, 2
-_kinds = np.zeros(0x110000, np.uint8)  # filled as characters are met: to look up all would take 0.1 s
+_kinds = np.zeros(0x110000, np.uint8)  # filled as characters occur: to look up all would take 0.1 s
 
 
 def has_newest(data: bytes | memoryview) -> bool:
-    """Tell whether UTF-8 has a character that Unicode 17 brought, or one that this Python's tables do not know.
+    """Tell whether UTF-8 has a character that Unicode 17 added, or one that this Python's tables do not know.
 
     >>> has_newest("naïve 日本語 👍".encode()), has_newest("\\u088f".encode()), has_newest("\\U0003fffd".encode())
     (False, True, True)
@@ -49,17 +49,17 @@ def has_newest(data: bytes | memoryview) -> bool:
 
 
 def _code_points(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-    """Return the characters from U+0500 on, in NumPy, which lets other threads run; uint8 in, int32 out."""
+    """Return the code points from U+0500 on, uint8 in, int32 out, by NumPy, which releases the GIL."""
     at = np.flatnonzero(data >= _FIRST_LEAD)
     leads = data[at]
     codes = ((leads.astype(np.int32) & 0x1F) << 6) | (data[at + 1] & 0x3F)
     for i, lead in ((2, 0xE0), (3, 0xF0)):
         longer = np.flatnonzero(leads >= lead)
         codes[longer] = (codes[longer] << 6) | (data[at[longer] + i] & 0x3F)
-    return codes & 0x1FFFFF  # without what is left of the lead byte's own bits
+    return codes & 0x1FFFFF  # clears the remaining marker bits of the lead byte
 
 
 def _is_new(code: int) -> bool:
     if code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF:
-        return False  # no character, for ever
+        return False  # a noncharacter, never assigned
     return unicodedata.category(chr(code)) == "Cn" or any(first <= code <= last for first, last in _UNICODE_17)

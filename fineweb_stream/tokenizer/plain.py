@@ -1,6 +1,6 @@
-"""`bytes` and `chars`: a text's bytes, or its characters, are its ids; nothing to train, nothing to load.
+"""`bytes` and `chars`: tokenizers whose tokens are single bytes or characters; nothing to train, nothing to load.
 
-`chars` is what nanoGPT's character-level example does: the characters of the corpus in order of their code points.
+`chars` numbers the characters of the corpus in order of code point, as nanoGPT's character-level example does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .tokenizer import Tokenizer, TokenizerSpec
 N_BYTES = 256
 
 PIECE_BYTES = 1 << 20
-"""How much of a text is looked at at a time: each character takes 12 bytes meanwhile."""
+"""How much of a text is processed at a time (bytes): each character takes 12 bytes meanwhile."""
 
 
 def make_plain(spec: TokenizerSpec) -> Tokenizer:
     """Return `bytes`, whose end-of-text is id 256, or `chars`, whose vocabulary is in the spec once it is known.
 
-    `chars` has an end-of-text, the first id above its characters, where `spec.eot` says that number.
+    `chars` has an end-of-text only if `spec.eot` gives its id, which must be the first above the characters.
     """
     is_bytes = spec.name == "bytes"
     characters = spec.characters or ""
@@ -57,7 +57,7 @@ def make_plain(spec: TokenizerSpec) -> Tokenizer:
 
 
 def find_characters(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
-    """Return the code points that are in UTF-8, ascending.
+    """Return the distinct code points of UTF-8, ascending.
 
     >>> find_characters("hello".encode()).tolist()
     [101, 104, 108, 111]
@@ -91,7 +91,7 @@ def _engine(eot_id: int | None, table: npt.NDArray[np.uint32] | None) -> Engine:
             return encode_one(data)
         assert eot_id is not None
         ids = encode_one(data)
-        places = ends  # in bytes; for characters, how many begin before each end
+        places = ends  # byte offsets; with a table, character offsets
         if table is not None:
             begins = np.frombuffer(data, np.uint8) & 0xC0 != 0x80
             places = np.concatenate([[0], np.cumsum(begins)])[ends]

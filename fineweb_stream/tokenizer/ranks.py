@@ -1,4 +1,4 @@
-"""tiktoken's encodings, by name or from a rank file, whose lines are a token in base64 and its id."""
+"""tiktoken's encodings, by name or from a rank file (on each line a token in base64 and its id)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .engines import encode_ordinary
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 N_SPECIAL = 1024
-"""So far above the last rank an end-of-text may be: Llama 3 has 256 special tokens there."""
+"""How far above the last rank an end-of-text id may be: Llama 3 has 256 special tokens there."""
 
 _PATTERNS = f"give --pattern: {', '.join(WORD_PATTERNS)}, or the regular expression itself"
 
 
 @functools.lru_cache(maxsize=4)
 def of_name(spec: TokenizerSpec) -> Tokenizer:
-    """Return one of tiktoken's encodings, which it keeps in its own cache, or fetches.
+    """Return one of tiktoken's encodings, from tiktoken's cache or downloaded by it.
 
-    Raises `InputError` for a name that it does not know, and where the file is not there and there is no network.
+    Raises `InputError` for an unknown name, and if the file is neither cached nor reachable.
     """
     import tiktoken
 
@@ -39,7 +39,7 @@ def of_name(spec: TokenizerSpec) -> Tokenizer:
         )
     try:
         encoding = tiktoken.get_encoding(spec.name)
-    except Exception as error:  # of requests, of the system, or what tiktoken says of a damaged file
+    except Exception as error:  # from requests, the system, or tiktoken (a damaged file)
         raise _not_there(spec.name, error) from error
     return _make(spec, spec.name, encoding._mergeable_ranks, encoding._special_tokens, encoding._pat_str)
 
@@ -48,12 +48,12 @@ def of_name(spec: TokenizerSpec) -> Tokenizer:
 def of_ranks(spec: TokenizerSpec, data: bytes) -> Tokenizer:
     """Return the tokenizer of a rank file and a pattern, which may be the name of a known one.
 
-    Raises `InputError` for a file that is none, and without a pattern.
+    Raises `InputError` for an invalid file, and for a missing or unknown pattern.
     """
     ranks = _parse(spec.name, data)
     if spec.pattern is None:
         raise InputError(f"{spec.name}: a rank file does not say how a text is cut into pieces", _PATTERNS)
-    if spec.pattern not in WORD_PATTERNS and re.fullmatch(r"[\w -]*", spec.pattern):  # no expression for any text
+    if spec.pattern not in WORD_PATTERNS and re.fullmatch(r"[\w -]*", spec.pattern):  # a mistyped name
         raise InputError(f"no such pattern: {spec.pattern!r}", _PATTERNS)
     return _make(spec, Path(spec.name).name, ranks, {}, WORD_PATTERNS.get(spec.pattern, (spec.pattern,))[0])
 
@@ -124,7 +124,7 @@ def _make(
 
 
 def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: Mapping[str, int]) -> int | None:
-    """Return the end-of-text id: the one that was asked for, if it can be one, else the encoding's own."""
+    """Return the end-of-text id: the requested one, if it is valid, else the encoding's own."""
     if eot is None:
         return special.get("<|endoftext|>")
     if special:
@@ -138,7 +138,7 @@ def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: Mapp
 
 
 def _not_there(name: str, error: Exception) -> InputError:
-    """Say which file to put where, where tiktoken cannot fetch it: it keeps one under the SHA-1 of its address."""
+    """Return an error that says where tiktoken's cache wants the missing file: under the SHA-1 of its URL."""
     request = getattr(error, "request", None) or getattr(getattr(error, "response", None), "request", None)
     url = getattr(request, "url", None)
     if not url:

@@ -1,4 +1,4 @@
-"""What a tokenizer is: everything that depends on which one it is, in one frozen object that is handed around."""
+"""The `Tokenizer`: everything that depends on which tokenizer is used, in one frozen object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TokenizerSpec(NamedTuple):
-    """What a tokenizer is loaded by: what `--tokenizer`, `--pattern` and `--eot-id` say, paths made absolute.
+    """How to load a tokenizer: the values of `--tokenizer`, `--pattern` and `--eot-id`, paths made absolute.
 
     `characters` is the vocabulary of `chars`, in order, once it is known.
     """
@@ -27,17 +27,17 @@ class TokenizerSpec(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Tokenizer:
-    """A vocabulary, the pattern that cuts a text into pre-tokens, and where a text may be cut without changing an id.
+    """A vocabulary, the pattern that splits a text into pre-tokens, and the rule for where a text may be cut.
 
     >>> from fineweb_stream.tokenizer.gpt2 import GPT2
     >>> GPT2.name, GPT2.eot_id, GPT2.dtype.str, GPT2.id_bytes
     ('gpt2', 50256, '<u2', 2)
 
-    `eot_id` is None where no id ends a document. `vocabulary_sha256` is that of what decides the ids: GPT-2's is that
-    of the rank file, whose lines `iter_ranks` yields. `token_bytes` gives the bytes of each id, b"" for one that is
-    none. `reference` names what is right by definition, and `load_reference` builds it: a `tiktoken.Encoding`, a
-    `tokenizers.Tokenizer`, or (`numpy`) what encodes a buffer. `scheme` is what gigatoken calls the pattern; without
-    one it takes `hf_json`, the text of a `tokenizer.json` with an added token of id `eot_id`.
+    `eot_id` is None if no id ends a document. `vocabulary_sha256` hashes everything that decides the ids; for GPT-2 it
+    is the hash of the rank file, whose lines `iter_ranks` yields. `token_bytes` returns the bytes of each id, b"" for
+    an unused one. `reference` names the engine that is right by definition, and `load_reference` builds it: a
+    `tiktoken.Encoding`, a `tokenizers.Tokenizer`, or (`numpy`) an `Engine`. `scheme` is gigatoken's name for the
+    pattern; without one gigatoken loads `hf_json`, the text of a `tokenizer.json` with an added token of id `eot_id`.
     """
 
     name: str
@@ -58,32 +58,32 @@ class Tokenizer:
         return f"Tokenizer({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what it is loaded by: a worker elsewhere loads it once, and must find the same."""
+        """Pickle the spec and the hash: a worker loads the tokenizer once, and checks that it is the same."""
         from .load import reload
 
         return reload, (self.spec, self.vocabulary_sha256)
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """What `--engine` may be."""
+        """The values that `--engine` may have."""
         return ("auto", self.reference, *(["gigatoken"] if self.has_fast else []))
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """What holds an id, here and in the files: little-endian uint16, or uint32 where there are more ids."""
+        """The dtype of an id, in memory and in files: little-endian uint16, or uint32 above 65,536 ids."""
         return id_dtype(self.n_ids)
 
     @property
     def id_bytes(self) -> int:
-        """How many bytes an id takes in a file."""
+        """The size of an id in a file (bytes)."""
         return self.dtype.itemsize
 
     def iter_pieces(self, data: bytes, size: int) -> Iterator[bytes]:
-        """Cut UTF-8 in pieces of about `size` bytes whose ids, one after the other, are the ids of all of it."""
+        """Split UTF-8 into pieces of about `size` bytes whose concatenated ids are the ids of the whole."""
         return iter_pieces(data, size, self.cuts)
 
     def check_engine(self, engine: str) -> None:
-        """Raise `InputError` for an engine that does not encode for this tokenizer."""
+        """Raise `InputError` for an engine that does not support this tokenizer."""
         if engine == "fastokens":
             raise InputError(
                 "the engine fastokens is no longer used: gigatoken took its place, and is faster",
@@ -94,7 +94,7 @@ class Tokenizer:
 
 
 def find_eot(eot: str, special: Mapping[str, int], kind: str) -> int:
-    """Return the id of the special token that `--eot-id` names by its id or its text; `InputError` for any other."""
+    """Return the id of the special token that `--eot-id` gives by id or text; `InputError` if there is none."""
     if eot in special:
         return special[eot]
     if eot.isdecimal() and int(eot) in special.values():
@@ -105,7 +105,7 @@ def find_eot(eot: str, special: Mapping[str, int], kind: str) -> int:
 
 
 def id_dtype(n_ids: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """Return what holds ids below `n_ids`: uint16 up to 65,536 of them, else uint32, little-endian."""
-    import numpy as np  # the engine is loaded while NumPy is imported
+    """Return the dtype for `n_ids` ids: uint16 up to 65,536 of them, else uint32, little-endian."""
+    import numpy as np  # imported late: the engine loads meanwhile
 
     return np.dtype("<u2" if n_ids <= 1 << 16 else "<u4")

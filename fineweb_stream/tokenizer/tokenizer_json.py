@@ -1,8 +1,7 @@
-"""Hugging Face's `tokenizer.json`, if it is a byte-level BPE; the reference is the package `tokenizers` (an extra).
+"""Byte-level BPE from Hugging Face's `tokenizer.json`; the reference is the package `tokenizers` (an extra).
 
-A special token in a text is plain text, as everywhere here; a token that the file adds and does not call special is a
-token wherever it stands, as in `tokenizers`. What the file puts before or after a text (its post-processor) is left
-out.
+A special token in a text is plain text, as everywhere here. An added token that is not special is matched wherever it
+occurs, as in `tokenizers`. The file's post-processor, which adds tokens before or after a text, is ignored.
 (Format: the `tokenizers` library's serialization, version 1.0.)
 """
 
@@ -20,17 +19,17 @@ from .gpt2 import added_token, bytes_by_name
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
-"""What an end-of-text is called, where no `tokenizer_config.json` says it."""
+"""Usual end-of-text tokens, for files without a `tokenizer_config.json` that names it."""
 
 NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
-"""Bytes that no text has: a vocabulary may do without them."""
+"""Bytes that valid UTF-8 never has: a vocabulary may lack them."""
 
 
 @functools.lru_cache(maxsize=4)
 def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.json`; `config` is the `tokenizer_config.json` beside it, `{}` if none.
 
-    Raises `InputError` for a file that is damaged, or of another kind.
+    Raises `InputError` for a file that is damaged, or not a supported byte-level BPE.
     """
     content = _parse(spec.name, data)
     added = [token for token in content.get("added_tokens") or [] if isinstance(token, dict)]
@@ -123,7 +122,7 @@ def _steps(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _rule(content: dict[str, Any], whole_texts: list[dict[str, Any]]) -> CutRule:
-    """Return where a text may be cut, by what the file says: NO_CUTS for all that nothing is proven for."""
+    """Return the cut rule for the file's normalizer, pattern and added tokens: NO_CUTS unless one is proven safe."""
     normalizer = (content.get("normalizer") or {}).get("type")
     if normalizer not in (None, "NFC") or any(t["lstrip"] or t["rstrip"] or t["single_word"] for t in whole_texts):
         return NO_CUTS
@@ -131,7 +130,7 @@ def _rule(content: dict[str, Any], whole_texts: list[dict[str, Any]]) -> CutRule
 
 
 def _pattern_rule(steps: list[dict[str, Any]]) -> CutRule:
-    """A split by a known pattern, GPT-2's of `ByteLevel` included, after any splits at digits."""
+    """Return WORD_CUTS if a known pattern splits the text (also `ByteLevel`'s, GPT-2's own), after any `Digits`."""
     while steps and steps[0]["type"] == "Digits":
         steps = steps[1:]
     if len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True):
@@ -142,7 +141,7 @@ def _pattern_rule(steps: list[dict[str, Any]]) -> CutRule:
 
 
 def _find_eot(spec: TokenizerSpec, config: bytes, added: list[dict[str, Any]]) -> int | None:
-    """Return the end-of-text id: the one asked for, that of the model's configuration, or the one of a usual name."""
+    """Return the end-of-text id: the requested one, the one of the model's configuration, or one with a usual name."""
     by_text = {token["content"]: int(token["id"]) for token in added}
     if spec.eot is not None:
         return find_eot(spec.eot, by_text, f"added token of {spec.name}")
