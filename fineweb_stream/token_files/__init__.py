@@ -1,5 +1,5 @@
-"""What came out: open token files, sum them up, draw them.
+"""Uses finished token files: opens, loads, indexes, summarizes and plots them.
 
-In: `train.bin`, `val.bin` or shards of any layout. Out: arrays, batches, documents and their index, a summary, a
-picture. May import `output` (files, layouts, the manifest) and what is below it; `pipeline` never imports it.
+In: `train.bin`, `val.bin` or shards in any layout. Out: arrays, batches, documents and their index, a summary, a plot.
+May import `output` (files, layouts, the manifest) and the rooms below it; `pipeline` never imports it.
 """

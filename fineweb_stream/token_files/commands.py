@@ -1,4 +1,4 @@
-"""`python -m fineweb_stream inspect`, `decode` and `index`: look at what came out, and where documents end."""
+"""`python -m fineweb_stream inspect`, `decode` and `index`: look at token files, and index where documents end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXAMPLES = {
 def main(arguments: Sequence[str]) -> int:
     """Run `inspect ...`, `decode ...` or `index ...` and return the exit status."""
     status = 0
-    hold_output("replace")  # the text may have what the terminal's encoding has not
+    hold_output("replace")  # the terminal's encoding may lack characters of the text
     try:
         options = make_parser().parse_args(arguments)
         options.run(options)
@@ -44,13 +44,13 @@ def main(arguments: Sequence[str]) -> int:
         status = DiskError.exit_status
     except KeyboardInterrupt:
         status = 130
-    except SystemExit as left:  # argparse's: --help, or a wrong argument
+    except SystemExit as left:  # from argparse: --help, or a wrong argument
         status = int(left.code or 0)
     return flush_output(arguments[0], status)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The three commands and their options."""
+    """Return the parser of the three commands."""
     parser = argparse.ArgumentParser("python -m fineweb_stream", description="Look at what came out.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -77,7 +77,7 @@ def _inspect(options: argparse.Namespace) -> None:
     from .summary import summarize
 
     if options.plot:
-        picture_format(options.plot)  # what is wrong with it is better said before a long read
+        picture_format(options.plot)  # report a wrong name before a long read
     summary = summarize(options.path, seed=options.seed)
     print("\n".join(summary.render()))
     if options.plot:
@@ -101,4 +101,4 @@ def _decode(options: argparse.Namespace) -> None:
     from .summary import decode
 
     text = decode(options.path, options.start, options.count)
-    print(escape(text, keep="\t\n") if sys.stdout.isatty() else text)  # a pipe gets the very text
+    print(escape(text, keep="\t\n") if sys.stdout.isatty() else text)  # a pipe gets the text unchanged

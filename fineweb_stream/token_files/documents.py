@@ -1,8 +1,8 @@
-"""Where documents end: an index beside each token file, and documents as views of it.
+"""Documents of token files: views, by an index of document ends beside each file.
 
-What an index holds, and where it is: `output/index.py`. Document i is `tokens[ends[i - 1]:ends[i]]`, its end-of-text
-included. (datatrove's `.ds.index` is the same, and its reader takes it.) A document that goes on in the next shard has
-its end there.
+`output/index.py` describes the format of an index. Document i is `tokens[ends[i - 1]:ends[i]]`, including its
+end-of-text. (datatrove's `.ds.index` has the same format; its reader accepts ours.) A document that continues in the
+next shard has its end there.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .open import find_paths
 
 
 class Documents:
-    """The documents of one or more token files, in order; made by `open_documents`.
+    """The documents of one or more token files, in order; returned by `open_documents`.
 
-    `documents[i]` are the ids of one (read-only), with its end-of-text; inside one file a view that costs
-    nothing. What stands after the last end-of-text, where --max-tokens cut a document, is none.
+    `documents[i]` is a read-only array of ids, with the end-of-text; inside one file it is a view, not a copy. Tokens
+    after the last end-of-text, where --max-tokens cut a document, belong to no document.
 
-    Raises `IndexError` past the ends, `InputError` for an index that is missing or not that of its file.
+    Raises `IndexError` out of range, `InputError` if an index is missing or does not fit its file.
     """
 
     def __init__(self, paths: list[Path]) -> None:
@@ -69,7 +69,7 @@ class Documents:
     def ends(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return where documents end within the tokens from `start` to `stop`, counted from `start` (int64).
 
-        Of a window of training: where attention to what came before is to be masked.
+        In a training window, attention across these positions is to be masked.
         """
         found = []
         for ends, begin in zip(self._ends, self.tokens.firsts, strict=True):
@@ -80,12 +80,12 @@ class Documents:
 
     def _end(self, number: int) -> int:
         file = bisect_right(self._counts, number)
-        end = int(self._ends[file][number - self._counts[file]])  # negative: counted from the file's last
+        end = int(self._ends[file][number - self._counts[file]])  # a negative index: from the file's last document
         return end + self.tokens.firsts[file]
 
 
 def open_documents(path: str | Path, split: str = "train") -> Documents:
-    """Open the documents of a token file, or of a split of a folder, that `--index` has indexed.
+    """Open the documents of a token file, or of a split in a folder, that has been indexed (`--index`).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -96,22 +96,22 @@ def open_documents(path: str | Path, split: str = "train") -> Documents:
     ...     len(documents), documents[1].tolist(), documents.ends(1, 4).tolist()
     (2, [31373, 50256], [2])
 
-    Raises `InputError` as `open_tokens` does, and for an index that is missing or not that of its file.
+    Raises `InputError` as `open_tokens` does, and if an index is missing or does not fit its file.
     """
     return Documents(find_paths(path, split))
 
 
 def write_index(path: Path, cancel: Cancel = NEVER) -> int:
-    """Write the index of one token file, in bounded memory, and return how many ends it has; one that fits is kept.
+    """Write the index of a token file, in bounded memory, unless it has one that fits; return its number of ends.
 
-    Raises `InputError` as `open_tokens` does, and where the index's name is another file's; `DiskError`.
+    Raises `InputError` as `open_tokens` does, and if another file has the index's name; `DiskError`; `Cancelled`.
     """
     index, tokens = index_path(path), Tokens([path])
     if index.exists():
         if not is_index(index):
             raise InputError(f"{index}: not an index of documents, and where one would be", "move it away")
         if index.stat().st_mtime_ns >= path.stat().st_mtime_ns:
-            with contextlib.suppress(InputError):  # it is that of an earlier file
+            with contextlib.suppress(InputError):  # the index of an earlier file: replace it
                 return len(Documents([path]))
     with files.disk_errors(index):
         index.parent.mkdir(exist_ok=True)
@@ -126,14 +126,14 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
 
 
 def index_outputs(paths: Sequence[Path], cancel: Cancel) -> None:
-    """Write the index of each of a run's outputs, and say it."""
+    """Write the index of each output of a run, and log it."""
     for path in paths:
         n_ends = write_index(path, cancel)
         log.info(f"{index_path(path)}: where {counted(n_ends, 'document')} end{'s' if n_ends == 1 else ''}")
 
 
 def name_stale(paths: Sequence[Path]) -> None:
-    """Say which of a run's outputs have an index that is not theirs: an earlier run made it."""
+    """Warn about outputs whose index does not fit them: an earlier run made it."""
     for path in paths:
         if index_path(path).is_file():
             try:
@@ -144,7 +144,7 @@ def name_stale(paths: Sequence[Path]) -> None:
 
 
 def name_orphans(folder: Path) -> None:
-    """Say which indexes are of an output that a run had here, and none has now: the rest of shorter shards, say."""
+    """Warn about indexes of outputs that no longer exist, such as the `rest.bin` of an earlier, shorter run."""
     for index in sorted([*folder.glob("*.bin.index"), *folder.glob("index/*.npy.index")]):
         if is_output(index.stem) and not (folder / index.stem).exists():
             log.warning(f"warning: {index}: there is no {index.stem} now: delete {index}")

@@ -1,4 +1,4 @@
-"""Where the ids of a file begin: after llm.c's header, NumPy's, or none. What is certainly no token file is refused."""
+"""Finds where the ids of a file begin: after llm.c's header, NumPy's, or none. Refuses files that hold no ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD_BYTES = 4096
 Dtype = np.dtype[np.unsignedinteger[Any]]
 
 _MIN_TEXT_BYTES, _MIN_IDS = 16, 32
-"""What is shorter may be ids that only look like something else."""
+"""Below these sizes, ids may look like something else by chance."""
 
 _FOREIGN = {
     rb"PAR1": "a parquet file",
@@ -40,15 +40,15 @@ _FOREIGN = {
     rb"MMIDIDX\x00": "an index of Megatron, not its ids",
     rb"\xff\xfe|\xfe\xff": "UTF-16 text",
 }
-"""What no token file begins with (a pattern), and what that is; a pattern is longer than an id, or no id of GPT-2."""
+"""Patterns at the beginning of other kinds of file. Each is longer than an id, or is not an id of GPT-2."""
 
 _TEXT = re.compile(rb"[\t\n\r\f\x1b\x20-\x7e\x80-\xff]*")
 
 
 def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
-    """Return at which byte the ids of a file, which are of a dtype, begin, and how many there are.
+    """Return the byte at which the ids of a file begin, and how many there are.
 
-    Raises `InputError` for a file that is empty, cut, or no token file; `OSError`.
+    Raises `InputError` for a file that is empty, truncated, or not a token file of this dtype; `OSError`.
     """
     with path.open("rb") as file:
         n_bytes = os.fstat(file.fileno()).st_size
@@ -78,9 +78,9 @@ def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
 
 
 def _count_llmc_ids(head: bytes, n_bytes: int, path: Path, dtype: Dtype) -> int | None:
-    """Return how many ids llm.c's header says there are, None where there is no such header.
+    """Return the number of ids according to llm.c's header, or None without such a header.
 
-    A file that only happens to begin with its magic has other numbers than a header where the rest should be zeros.
+    Ids that happen to begin with its magic number differ from a header in the bytes that should be zero.
     """
     if len(head) < LLMC.header_bytes:
         return None
@@ -114,7 +114,7 @@ def _find_npy_ids(file: IO[bytes], path: Path, dtype: Dtype) -> tuple[int, int]:
 
 
 def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
-    """Raise `InputError` for text, for other known kinds of file, and for ids of more than two bytes."""
+    """Raise `InputError` for an index, text, other known kinds of file, and ids of more than two bytes."""
     if path.suffix == ".index" and is_index(path):
         raise InputError(
             f"{path}: says where documents end, and is no token file", f"name the file that it belongs to, {path.stem}"
@@ -136,7 +136,7 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
 
 
 def _is_text(head: bytes) -> bool:
-    """Tell whether bytes are UTF-8 without control characters, a last character that was cut off aside."""
+    """Tell whether bytes are UTF-8 without control characters; the last character may be cut off."""
     if not _TEXT.fullmatch(head):
         return False
     try:
@@ -147,9 +147,9 @@ def _is_text(head: bytes) -> bool:
 
 
 def _wider(ids: Ids) -> int:
-    """Return of how many bytes ids really are, of which uint16 shows the halves or quarters; 0 for ids of two bytes.
+    """Return the true size (4 or 8 bytes) of ids whose halves or quarters were read as uint16; 0 for ids of two bytes.
 
-    What is above 16 bits is 0 in GPT-2's ids, and at most 3 in those of the largest vocabularies.
+    The upper half of a 4-byte id is 0 for GPT-2's ids, and at most 3 for those of the largest vocabularies.
     """
     if ids[::4].any() and not any(ids[first::4].any() for first in (1, 2, 3)):
         return 4 * int(ids.itemsize)

@@ -1,4 +1,4 @@
-"""`Tokens`: shards as one array of ids, for what a loader does with it; what would read all of them is refused."""
+"""`Tokens`: shards as one array of ids that a data loader can index; operations that would read all are refused."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from .headers import find_ids
 from .made_by import WHOSE, MadeBy, made_by
 
 PIECE_TOKENS = 1 << 19
-"""1 MiB is read at a time: np.bincount is three times as fast on it as on 8 MiB, which the caches do not hold."""
+"""Tokens to read at a time (1 MiB): np.bincount is three times as fast as on 8 MiB, which overflow the CPU caches."""
 
 
 class Refused(TypeError, AttributeError):
-    """What `Tokens` does not do; an `AttributeError`, too, so that `hasattr` says no."""
+    """An operation that `Tokens` does not support; an `AttributeError`, too, so that `hasattr` returns False."""
 
 
 class Tokens:
-    """One read-only array of ids over memory-mapped files; `paths` names them, in order.
+    """One read-only array of ids over memory-mapped files; `paths` lists them in order.
 
-    `starts` are the bytes at which their ids begin: 0, or where a header ends; `firsts` are the places of each file's
-    first token.
+    `starts` are the bytes at which the ids of each file begin (0, or the end of its header); `firsts` are the positions
+    of each file's first token.
 
-    It is indexed as the array would be: by integers, slices of any step, and arrays or lists of integers. A slice is
-    a read-only array; inside one file it is a view that costs nothing, across files a copy. `np.asarray` copies all.
-    Everything else that an array does (comparisons, arithmetic, NumPy's functions, `astype`) is a `TypeError`: it would
-    read all files. Pickled, it holds the paths alone: a data loader's workers open the files again.
+    Index it like an array: by integers, slices with any step, and arrays or lists of integers. A slice is a read-only
+    array: inside one file a view, across files a copy. `np.asarray` copies everything. All other array operations
+    (comparisons, arithmetic, NumPy's functions, `astype`) raise `TypeError`, because they would read all files. A
+    pickle holds only the paths: a data loader's workers open the files again.
 
-    Raises `IndexError` past the ends, `TypeError` for other keys, `InputError` as `open_tokens` does.
+    Raises `IndexError` out of range, `TypeError` for other keys, `InputError` as `open_tokens` does.
     """
 
     ndim = 1
@@ -49,7 +49,7 @@ class Tokens:
         self.dtype = self.made_by.dtype
         maps = [map_ids(path, self.made_by) for path in self.paths]
         self.starts = tuple(ids.offset for ids in maps)
-        self._parts = [ids.view(np.ndarray) for ids in maps]  # it slices nine times as fast
+        self._parts = [ids.view(np.ndarray) for ids in maps]  # slices nine times as fast
         self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
         self.firsts: tuple[int, ...] = (0, *self._ends[:-1])
 
@@ -64,7 +64,7 @@ class Tokens:
 
     @property
     def name(self) -> str:
-        """What to call it: the first file, and how many more there are."""
+        """A name for messages: the first file, and how many more there are."""
         return str(self.paths[0]) + (f" and {len(self.paths) - 1:,} more" if len(self.paths) > 1 else "")
 
     @property
@@ -83,12 +83,12 @@ class Tokens:
         return len(self) * self.dtype.itemsize
 
     def locate(self, place: int) -> tuple[Path, int]:
-        """Return the file in which a token stands, and its place there."""
+        """Return the file that holds a token, and the token's position in it."""
         number = bisect_right(self._ends, place)
         return self.paths[number], place - self.firsts[number]
 
     def iter_pieces(self) -> Iterator[Ids]:
-        """Yield all ids, read and not mapped: mapped pages count as this process's memory until they are taken."""
+        """Yield all ids, read rather than mapped: mapped pages count as this process's memory until reclaimed."""
         for path, start in zip(self.paths, self.starts, strict=True):
             with path.open("rb") as file:
                 file.seek(start)
@@ -105,7 +105,7 @@ class Tokens:
         if isinstance(key, slice):
             places = range(len(self))[key]
             ids = self._gather(places) if places.step > 0 else self._gather(places[::-1])[::-1]
-            ids.flags.writeable = False  # also a copy: where files end must not change what a script may do
+            ids.flags.writeable = False  # copies, too: a slice must not depend on where files end
             return ids
         if isinstance(key, list) or getattr(key, "ndim", None):
             return self._take(np.asarray(key, None if len(key) else np.intp))
@@ -117,7 +117,7 @@ class Tokens:
         return self._parts[number][place - self.firsts[number]]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return all ids as NumPy asks for them; over several files, or with another dtype, that takes their memory."""
+        """Return all ids as one NumPy array: a copy, unless there is one file and its own dtype is asked for."""
         dtype = self.dtype if dtype is None else np.dtype(dtype)
         is_view = len(self._parts) == 1
         if copy is False and not (is_view and dtype == self.dtype):
@@ -131,11 +131,11 @@ class Tokens:
         )
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> NoReturn:
-        """Refuse: `np.add(tokens, 1)` and what NumPy's arrays do with tokens beside them."""
+        """Refuse `np.add(tokens, 1)`, and operators between a NumPy array and tokens."""
         self._refuse(f"np.{ufunc.__name__}")
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> NoReturn:
-        """Refuse: `np.sum(tokens)`."""
+        """Refuse `np.sum(tokens)` and the like."""
         self._refuse(f"np.{function.__name__}")
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -154,7 +154,7 @@ class Tokens:
     __hash__ = object.__hash__
 
     def _gather(self, places: range) -> Ids:
-        """Return the ids at ascending places: a view if they are in one file."""
+        """Return the ids at ascending positions: a view if they are in one file."""
         if not places:
             return self._parts[0][:0]
         pieces = []
@@ -166,7 +166,7 @@ class Tokens:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _take(self, index: npt.NDArray[Any]) -> Ids:
-        """Return the ids at any places, in the shape of `index`."""
+        """Return the ids at any positions, in the shape of `index`."""
         if not np.issubdtype(index.dtype, np.integer):
             raise TypeError(f"tokens are indexed by integers and slices, not by {index.dtype}")
         places = index.astype(np.int64)
@@ -182,7 +182,7 @@ class Tokens:
 
 
 def check_ids(ids: Ids, tokens: Tokens, start: int) -> Ids:
-    """Return `ids`, which stand at `start`; raise `InputError` if one is not the tokenizer's."""
+    """Return `ids`, which begin at position `start`; raise `InputError` if one is not the tokenizer's."""
     made = tokens.made_by
     if ids.max() >= made.n_ids:
         first = int(np.argmax(ids >= made.n_ids))
@@ -197,9 +197,9 @@ def check_ids(ids: Ids, tokens: Tokens, start: int) -> Ids:
 
 
 def map_ids(path: Path, made: MadeBy | None = None) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:
-    """Map a file's ids, read-only: as wide as the tokenizer that `made` them asks, shape (number of ids,).
+    """Map a file's ids, read-only: shape (number of ids,), in the dtype of the tokenizer that made them.
 
-    Raises `InputError` for what is missing, out of reach, or no token file.
+    Raises `InputError` if the file is missing, unreadable, or not a token file.
     """
     try:
         dtype = (made or made_by(path)).dtype

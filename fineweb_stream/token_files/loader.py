@@ -1,7 +1,7 @@
-"""`batches`: every window of a token file once per epoch, in an order that a number decides; needs NumPy alone.
+"""`batches`: every window of a token file once per epoch, in a random order that the seed decides; needs only NumPy.
 
-The order is no array but a function of the place in it (a Feistel network over any number of windows: Black and Rogaway
-2002, "Ciphers with arbitrary finite domains"): memory does not grow with the file, and any step is found at once.
+The order is computed, not stored (a Feistel network over any number of windows: Black and Rogaway 2002, "Ciphers with
+arbitrary finite domains"): memory does not grow with the file, and resuming at any step is immediate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .joined import Tokens
 
 _ROUNDS = 4
 _PLACES_AT_ONCE = 1 << 13
-"""So much of the order is worked out in one go: the calls of NumPy cost more than the numbers."""
+"""Positions of the order computed at a time: a NumPy call costs more than its numbers."""
 
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
@@ -37,12 +37,13 @@ class Batches:
     >>> [int(x[0, 0]) for x, y in batches(tokens, 10, 1, seed=1, start=8)]  # goes on at step 8
     [0, 70]
 
-    `tokens` is what `open_tokens` returns. Window i is the tokens from `i * block_size` on and the one after, as
-    targets are one ahead. All ranks together see each window once per epoch, in an order that `seed` and `epoch`
-    decide; all have as many batches. The last ones are smaller, and may have no window at all for some ranks; with
-    `drop_last` every batch is whole, and fewer than `batch_size * world_size` windows are left out, others each epoch.
+    `tokens` is the result of `open_tokens`. Window i is the `block_size + 1` tokens from `i * block_size` on: targets
+    are inputs shifted by one. All ranks together see each window once per epoch, in an order that `seed` and `epoch`
+    decide; each rank has the same number of batches, from step `start` on. The last batch may be smaller, or empty for
+    some ranks; with `drop_last` every batch is full, and fewer than `batch_size * world_size` windows are left out,
+    different ones each epoch.
 
-    Memory does not grow with the file. Raises `InputError` for numbers that make no sense.
+    Memory does not grow with the file. Raises `InputError` for invalid numbers.
     """
 
     tokens: Ids | Tokens
@@ -78,12 +79,12 @@ class Batches:
 
     @property
     def n_windows(self) -> int:
-        """How many windows there are: what is left at the end and fills none belongs to none."""
+        """The number of windows; tokens at the end that do not fill one are left out."""
         return max(len(self.tokens) - 1, 0) // self.block_size
 
     @property
     def n_steps(self) -> int:
-        """How many batches each rank has in a whole epoch."""
+        """The number of batches that each rank has in a whole epoch."""
         per_step = self.batch_size * self.world_size
         return self.n_windows // per_step if self.drop_last else -(-self.n_windows // per_step)
 
@@ -93,7 +94,7 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         tokens = self.tokens
         if isinstance(tokens, np.memmap):
-            tokens = tokens.view(np.ndarray)  # it slices nine times as fast
+            tokens = tokens.view(np.ndarray)  # slices nine times as fast
         at_once = max(_PLACES_AT_ONCE // self.batch_size, 1)
         for first in range(self.start, self.n_steps, at_once):
             bounds = [self._places(step) for step in range(first, min(first + at_once, self.n_steps))]
@@ -104,7 +105,7 @@ class Batches:
                 yield self._read(tokens, own.tolist())
 
     def _places(self, step: int) -> tuple[int, int]:
-        """Return which places of the order are this rank's in a step: as many as the others', or one more or less."""
+        """Return the range of this rank's positions in a step; the ranks' numbers differ by at most one."""
         begin = step * self.batch_size * self.world_size
         n = min(self.batch_size * self.world_size, self.n_windows - begin)
         return begin + n * self.rank // self.world_size, begin + n * (self.rank + 1) // self.world_size
@@ -119,17 +120,17 @@ class Batches:
 
 
 batches = Batches
-"""What a script calls."""
+"""The public name."""
 
 
 def shuffled(places: npt.NDArray[np.uint64], n: int, seed: int, epoch: int) -> npt.NDArray[np.uint64]:
-    """Return what stands at some places of a random order of the numbers below `n` (all uint64, shape (m,)).
+    """Return the numbers at some positions of a random permutation of range(n) (all uint64, shape (m,)).
 
     >>> sorted(shuffled(np.arange(5, dtype=np.uint64), 5, seed=3, epoch=0).tolist())
     [0, 1, 2, 3, 4]
     """
     rows = math.isqrt(n - 1) + 1
-    columns = -(-n // rows)  # rows * columns are n or a few more: numbers above are sent round again
+    columns = -(-n // rows)  # rows * columns may exceed n: larger numbers are permuted again
     keys: npt.NDArray[np.uint64] = (
         np.random.SeedSequence([seed % 2**64, epoch]).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
     )
@@ -142,7 +143,7 @@ def shuffled(places: npt.NDArray[np.uint64], n: int, seed: int, epoch: int) -> n
 def _feistel(
     numbers: npt.NDArray[np.uint64], rows: int, columns: int, keys: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
-    """Permute the numbers below `rows * columns`: row and column are shifted in turn by a hash of the other."""
+    """Permute the numbers below `rows * columns`: shift row and column in turn by a hash of the other."""
     row, column = numbers // np.uint64(columns), numbers % np.uint64(columns)
     for key in keys:
         row = (row + _hash(column, key) % np.uint64(rows)) % np.uint64(rows)

@@ -1,4 +1,4 @@
-"""Whose ids a token file holds: the manifest beside it says so; without one they are GPT-2's."""
+"""Which tokenizer made a token file: the manifest beside it says so; without one, GPT-2 is assumed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..tokenizer.load import of_record
 from ..tokenizer.tokenizer import Tokenizer, id_dtype
 
 WHOSE = f"put the {RECORD_NAME} of their run beside the file, and give it the name that it had there"
-"""What to do where nothing says whose ids a file holds."""
+"""The advice if nothing says which tokenizer made a file."""
 
 
 class MadeBy(NamedTuple):
-    """What a reader needs to know of the tokenizer; `about` is what it is loaded by, `eot` where end-of-text stands.
+    """What a reader needs to know of the tokenizer that made a file.
 
-    With `is_assumed` nothing says it.
+    `about` is its manifest entry, `eot` where end-of-text stands (as `--eot`); `is_assumed` means without a manifest.
     """
 
     name: str
@@ -36,16 +36,16 @@ class MadeBy(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What to call it."""
+        """A name for messages."""
         return "GPT-2" if self.name == GPT2.name else self.name
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """What an id is in the file."""
+        """The dtype of an id in the file."""
         return id_dtype(self.n_ids)
 
     def tokenizer(self) -> Tokenizer:
-        """Load it, to turn ids into text; `InputError` where it is gone, or is another one now."""
+        """Load it, to turn ids into text; `InputError` if it is missing or has changed."""
         return of_record(self.about) if self.about else GPT2
 
 
@@ -53,18 +53,18 @@ BY_GPT2 = MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {}, is_assumed=True)
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
-    """Return what is on record of the run that a file or folder belongs to; None where there is nothing to read."""
+    """Return the manifest of the run that a file or folder belongs to, or None if there is none to read."""
     content: dict[str, Any] = {}
-    for name in (MANIFEST_NAME, RECORD_NAME):  # the first is there while it works, and what both have is in the second
+    for name in (MANIFEST_NAME, RECORD_NAME):  # the first exists during a run; the second overrides it
         with contextlib.suppress(OSError, ValueError, TypeError):
             content |= json.loads(((path if path.is_dir() else path.parent) / name).read_bytes())
     return content or None
 
 
 def made_by(path: Path) -> MadeBy:
-    """Return what made a token file; a file under a name that no run gives is taken for GPT-2's.
+    """Return what made a token file; GPT-2 is assumed for a file whose name no run uses.
 
-    Raises `InputError` for a manifest that does not say it as a run does.
+    Raises `InputError` for an invalid manifest.
     """
     content = (read_run(path) if is_output(path.name) else None) or {}
     found, about = content.get("settings"), content.get("tokenizer", {})

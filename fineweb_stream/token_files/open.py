@@ -1,6 +1,6 @@
-"""`open_tokens`: `train.bin`, or the shards where it is not there (yet), in any layout; the data stay on disk.
+"""`open_tokens`: opens `train.bin`, or the shards if it does not exist (yet), in any layout; the data stay on disk.
 
-The manifest beside them says whose ids they are, and so how wide; without one they are GPT-2's, uint16.
+The manifest beside the files names the tokenizer, and so the dtype; without one, GPT-2 and uint16 are assumed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .joined import Tokens, map_ids
 def open_tokens(
     path: str | os.PathLike[str], split: str = "train"
 ) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]] | Tokens:
-    """Open a token file, or the split of a folder that `prepare` filled, without reading it.
+    """Open a token file, or a split of a folder that `prepare` filled, without reading it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -36,16 +36,15 @@ def open_tokens(
     ...     len(tokens), tokens[1:3].tolist(), int(tokens[-1])
     (4, [11, 995], 50256)
 
-    One file is a read-only `np.memmap` (uint16, uint32 above 65,536 ids; shape (number of ids,)), with all that NumPy
-    and PyTorch do with one.
-    Several shards are `Tokens`: indexed and sliced as one array, and all else refused.
+    One file is a read-only `np.memmap` (uint16, uint32 above 65,536 ids; shape (number of ids,)).
+    Several shards are `Tokens`, which is indexed and sliced like one array and refuses all other operations.
 
-    Of a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all its
-    `train_shard_NNNN.bin` in order, so that training can start before they are merged; or what another layout calls
-    them, `rest.bin` included. `split` says nothing of a file. Headers of llm.c and NumPy are known by what they hold,
-    not by the name.
+    In a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all `train_shard_NNNN.bin` in
+    order, so that training can start before they are merged; or the files of another layout, including `rest.bin`. For
+    a file, `split` is ignored. Headers of llm.c and NumPy are recognized by content, not by file name.
 
-    Raises `InputError` for what is missing, not finished, empty, cut, a shard short, or no token file: text, say.
+    Raises `InputError` for a file that is missing, unfinished, empty, truncated or not a token file (text, say), and
+    for a missing shard.
     """
     paths = find_paths(path, split)
     return map_ids(paths[0]) if len(paths) == 1 else Tokens(paths)
@@ -68,7 +67,7 @@ def find_paths(path: str | os.PathLike[str], split: str = "train") -> list[Path]
     if unfinished := _not_finished(path, [*wholes, *begun]):
         raise unfinished
     if split == "val":
-        return [path / wholes[0]]  # the error of it says what to do
+        return [path / wholes[0]]  # opening it raises an error that says what to do
     raise InputError(
         f"{path}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
         f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {quoted(str(path))}",
@@ -76,7 +75,7 @@ def find_paths(path: str | os.PathLike[str], split: str = "train") -> list[Path]
 
 
 def _find_shards(folder: Path) -> list[Path]:
-    """Return the paths of all shards, in order, and of what is too short to be one; none where there is no shard."""
+    """Return the paths of all shards in order, then of the rest that is too short for one; [] without shards."""
     names = [path.name for path in folder.iterdir()]
     for layout in LAYOUTS.values():
         if numbers := {number for name in names if (number := layout.shard_number(name)) is not None}:
@@ -94,7 +93,7 @@ def _find_shards(folder: Path) -> list[Path]:
 
 
 def _not_finished(folder: Path, names: list[str]) -> InputError | None:
-    """Return what to say where a run writes one of these files, or has been stopped; None where it does not."""
+    """Return the error for a folder in which a run is writing one of these files, or was interrupted; else None."""
     saved = ""
     where = next((folder / name for name in names if any(folder.glob(f"{name}*.part"))), None)
     with contextlib.suppress(PrepareError):

@@ -1,4 +1,4 @@
-"""A picture of what came out, and of the run that made it: 1,800 pixels wide, and readable at 900."""
+"""Plots the documents and the run that made a token file: 1,800 pixels wide, and readable at 900."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 Timeline = npt.NDArray[np.float64]
 
 MIN_SAMPLES = 4
-"""A shorter timeline says less than its numbers do."""
+"""A shorter timeline is not worth drawing."""
 
 DPI = 200
 WIDTH, LENGTHS_HEIGHT, RUN_HEIGHT, TITLE_HEIGHT, HEADLINE_HEIGHT, FOOT_HEIGHT = 9.0, 2.5, 1.3, 0.85, 0.35, 0.35
-"""Inches: the picture, its two rows of panels, the space above each row, and above and below all."""
+"""Inches: the width, the heights of the two rows of panels, the space above each row, and above and below all."""
 
 BORDER = LONG_TOKENS + 1
-"""Where long documents begin."""
+"""The shortest length that is drawn as long (tokens)."""
 
 LEFT, RIGHT = 0.055, 0.975
 N_BINS = 64
 INK, MUTED, HAIRLINE = "#1f2933", "#6b7785", "#d5dbe1"
 DARK_BLUE, BLUE, PALE_BLUE, TEAL, PALE_TEAL = "#2563a8", "#a9c6e6", "#dbe7f4", "#0d7d6c", "#d8eeea"
 _STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # the one that matplotlib carries: the same picture everywhere
+    "font.family": "DejaVu Sans",  # part of matplotlib: the same plot everywhere
     "font.size": 9.5,
     "text.color": INK,
     "text.parse_math": False,  # a $ in a path is a $
@@ -54,10 +54,10 @@ _STYLE: dict[Any, Any] = {
 def plot_report(summary: Summary, record: Mapping[str, Any] | None, out_path: str | os.PathLike[str]) -> None:
     """Draw the lengths of the documents and, if `prepare.json` has a timeline, speed and memory over the run.
 
-    `record` is the content of `prepare.json`; what it does not have is left out. The ending of `out_path` decides the
-    format: png, svg, pdf, or what else matplotlib writes.
+    `record` is the content of `prepare.json`. The suffix of `out_path` decides the format: png, svg, pdf, or another
+    one that matplotlib writes.
 
-    Raises `InputError` without matplotlib, for an unknown format, and when there is nothing to draw; `DiskError`.
+    Raises `InputError` without matplotlib, for an unknown format, and if there is nothing to draw; `DiskError`.
     """
     path, kind, timeline = Path(out_path), picture_format(out_path), read_timeline(record)
     lengths = summary.lengths if summary.lengths and summary.lengths.longest else None
@@ -79,12 +79,12 @@ def plot_report(summary: Summary, record: Mapping[str, Any] | None, out_path: st
 
 
 def picture_format(path: str | os.PathLike[str]) -> str:
-    """Return which format a path's ending means, before any work is done for it.
+    """Return the image format that a path's suffix names.
 
     >>> picture_format("report.PNG")
     'png'
 
-    Raises `InputError` for an unknown one, and without matplotlib.
+    Raises `InputError` for an unknown format, and without matplotlib.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
@@ -97,7 +97,7 @@ def picture_format(path: str | os.PathLike[str]) -> str:
 
 
 def read_timeline(record: Mapping[str, Any] | None) -> Timeline | None:
-    """Return a record's samples `[seconds, tokens, bytes of memory]`, float64 (n, 3); None for too few, or no, samples.
+    """Return a record's samples `[seconds, tokens, bytes of memory]`, float64 (n, 3), or None if they are too few.
 
     >>> read_timeline({"state": {"timeline": [[0, 0, 9], [1, 50, 9], [1, 50, 9], [2, 90, 8], [3, 99, 8]]}})[:, 1]
     array([ 0., 50., 90., 99.])
@@ -108,12 +108,12 @@ def read_timeline(record: Mapping[str, Any] | None) -> Timeline | None:
         return None
     samples = samples[np.isfinite(samples).all(axis=1)]
     latest = np.maximum.accumulate(samples[:, 0])
-    samples = samples[np.diff(latest, prepend=-1.0) > 0]  # a continued run may go through the same seconds again
+    samples = samples[np.diff(latest, prepend=-1.0) > 0]  # a resumed run may repeat some seconds
     return samples if len(samples) >= MIN_SAMPLES else None
 
 
 def _lay_out(figure: Figure, summary: Summary, has_lengths: bool, has_run: bool) -> dict[str, Axes]:
-    """Make the panels that there is something for, under one sentence."""
+    """Create the panels that have data, under a headline."""
     rows: list[Any] = [["lengths", "lengths"]] * has_lengths + [["speed", "memory"]] * has_run
     heights = [LENGTHS_HEIGHT] * has_lengths + [RUN_HEIGHT] * has_run
     inches = round(HEADLINE_HEIGHT + sum(heights) + TITLE_HEIGHT * len(rows) + FOOT_HEIGHT, 2)  # whole pixels
@@ -149,7 +149,7 @@ def _draw_lengths(axes: Axes, lengths: Lengths) -> None:
         axes.stairs(np.where((edges[:-1] >= BORDER) == is_long, heights, 0), edges, fill=True, color=colour)
     axes.set_xscale("log")
     axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, heights.max() * 1.35)  # room for the words
+    axes.set_ylim(0, heights.max() * 1.35)  # room for the labels
     axes.set_yticks([])
     axes.minorticks_off()
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0), numticks=99))
@@ -158,7 +158,7 @@ def _draw_lengths(axes: Axes, lengths: Lengths) -> None:
 
 
 def _edges(shortest: int, longest: int) -> npt.NDArray[np.float64]:
-    """Return whole numbers, as even on a logarithmic axis as they can be, with the border to long documents on them."""
+    """Return integer bin edges, spaced as evenly as possible on a logarithmic axis, with one at BORDER."""
     stop = max(longest + 1, 2 * shortest)
     ratio = (stop / shortest) ** (1 / N_BINS)
     first = math.floor(math.log(shortest / BORDER, ratio))
@@ -167,7 +167,7 @@ def _edges(shortest: int, longest: int) -> npt.NDArray[np.float64]:
 
 
 def _mark(axes: Axes, lengths: Lengths) -> None:
-    """Draw lines at the median, 1,024 and 90 %, and say at each what it is: the further left, the higher the words."""
+    """Draw labelled lines at the median, 1,024 and 90 %: the further left, the higher the label."""
     marks = [
         (lengths.median, f"median {lengths.median:,}"),
         (BORDER, f"{lengths.share_long:.0%} are longer than {LONG_TOKENS:,}, GPT-2's context"),
@@ -192,7 +192,7 @@ def _mark(axes: Axes, lengths: Lengths) -> None:
 
 def _draw_run(speed: Axes, memory: Axes, timeline: Timeline) -> None:
     seconds, tokens, n_bytes = timeline.T
-    rates = np.maximum(np.diff(tokens), 0) / np.diff(seconds)  # a continued run goes back to what was recorded
+    rates = np.maximum(np.diff(tokens), 0) / np.diff(seconds)  # a resumed run goes back to its last commit
     mean = (tokens[-1] - tokens[0]) / (seconds[-1] - seconds[0])
     time, n_seconds = ("h", 3600) if seconds[-1] >= 7200 else ("min", 60) if seconds[-1] >= 120 else ("s", 1)
     times = seconds / n_seconds
@@ -219,7 +219,7 @@ def _title(axes: Axes, title: str, subtitle: str) -> None:
 
 
 def _amount(n: float) -> str:
-    """Write a number as people say it.
+    """Format a number as people say it.
 
     >>> _amount(15_155_415), _amount(812), _amount(10_300_000_000)
     ('15.2 million', '812', '10.3 billion')

@@ -1,8 +1,8 @@
-"""What is in a token file: one pass in bounded memory, whatever its size.
+"""Summarizes a token file: one pass in bounded memory, whatever its size.
 
-A document is what an end-of-text id (50256 for GPT-2) closes; its length is in tokens, the end-of-text not counted. A
-file whose end-of-text ids stand *before* the documents therefore shows an empty first one, and a last one that nothing
-closes.
+A document ends at an end-of-text id (50256 for GPT-2); its length is in tokens, without the end-of-text. The manifest
+says whether end-of-text stands before documents instead. Without a manifest such a file shows an empty first document,
+and a last one without an end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .made_by import BY_GPT2, WHOSE, MadeBy
 from .open import find_paths
 
 LONG_TOKENS = 1024
-"""GPT-2's context: no training sequence holds the whole of a longer document."""
+"""GPT-2's context: a longer document does not fit in one training sequence."""
 
 _ASSUMED = f"assumed: ids of GPT-2, for no {RECORD_NAME} says whose they are; if they are another tokenizer's: {WHOSE}"
 
@@ -35,7 +35,7 @@ EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
 
 
 class TopToken(NamedTuple):
-    """One of the most frequent ids, how often it is there, and its text as Python writes it."""
+    """One of the most frequent ids, its count, and its text as a Python literal."""
 
     id: int
     n: int
@@ -43,7 +43,7 @@ class TopToken(NamedTuple):
 
 
 class Excerpt(NamedTuple):
-    """How a document begins: its number (from 0), the place of its first token, and text of 300 characters or less."""
+    """The beginning of a document: its number (from 0), its first token's position, and at most 300 characters."""
 
     number: int
     place: int
@@ -52,11 +52,11 @@ class Excerpt(NamedTuple):
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long documents are, in tokens; `share_long` of them (0 to 1) have more than 1,024.
+    """Document lengths in tokens; `share_long` (0 to 1) is the share of documents with more than 1,024.
 
-    `median` and `p90` are the smallest lengths that half and nine tenths of the documents do not exceed. `values`
-    (int64, ascending) are the lengths that occur, `counts` (int64, same shape) how many documents have each. Below
-    65,536 tokens they are exact; above, a value stands for itself and up to 1.1 % more. `longest` is always exact.
+    `median` and `p90` are the smallest lengths that half and 90 % of the documents do not exceed. `values` (int64,
+    ascending) are the lengths that occur, `counts` (int64, same shape) the number of documents of each. They are exact
+    below 65,536 tokens; above, a value stands for lengths up to 1.1 % greater. `longest` is always exact.
     """
 
     median: int
@@ -69,9 +69,9 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a token file holds; `lengths` and `random` are None where there is no end-of-text, so no document.
+    """The content of a token file; `lengths` and `random` are None if it has no documents (no end-of-text).
 
-    `n_tokens_after` is how many tokens stand after the last end-of-text: 0 where every document is closed.
+    `n_tokens_after` is the number of tokens after the last document: 0 if every document has its end.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Summary:
     made_by: MadeBy = BY_GPT2
 
     def render(self) -> list[str]:
-        """Say it in lines for a terminal; control characters in the text are written as escapes."""
+        """Return lines for a terminal; control characters in the text are escaped."""
         by = "" if self.made_by.name == GPT2.name else f" of {self.made_by.name}, {self.made_by.dtype.name}"
         lines = [escape(f"{self.name}: {counted(self.n_tokens, 'token')}{by}")]
         top = [f"  {token.id} {token.text} {token.n / self.n_tokens:.1%} " for token in self.top]
@@ -113,7 +113,7 @@ class Summary:
 
 
 def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
-    """Read a token file, or what `open_tokens` finds in a folder, once, and say what is in it.
+    """Read a token file, or the files that `open_tokens` finds in a folder, once, and return a summary.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +122,7 @@ def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
     >>> summary.n_documents, summary.lengths.longest, summary.first.text
     (3, 2, 'Hello world')
 
-    `seed` chooses the random document: all are equally likely, and it is the same one over shards as after the merge.
+    `seed` chooses the random document: all are equally likely, and shards and the merged file give the same one.
 
     Raises `InputError` as `open_tokens` does, and for an id that the tokenizer does not have.
     """
@@ -146,11 +146,11 @@ def summarize(path: str | os.PathLike[str], *, seed: int = 0) -> Summary:
 
 
 def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> str:
-    """Return the text of `count` tokens from place `start`, which may count from the end; fewer where the file ends.
+    """Return the text of `count` tokens from position `start` (negative: from the end); fewer if the file ends.
 
-    End-of-text is written `<|endoftext|>`; U+FFFD stands for a character of which only a part is there.
+    End-of-text is written `<|endoftext|>`, incomplete characters U+FFFD.
 
-    Raises `InputError` as `open_tokens` does, for places outside the file, and for an id that the tokenizer lacks.
+    Raises `InputError` as `open_tokens` does, for positions out of range, and for an id that the tokenizer lacks.
     """
     tokens = Tokens(find_paths(path))
     if count < 1 or not -len(tokens) <= start < len(tokens):
@@ -163,9 +163,9 @@ def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> st
 
 
 class _Tally:
-    """Counts, in memory that does not grow with what is counted; `start` is where the open document begins.
+    """Counters in constant memory; `start` is where the current document begins.
 
-    Lengths have a count each below EXACT_TOKENS and BINS_PER_OCTAVE counts per doubling above (0.5 MB in all).
+    Each length below EXACT_TOKENS has its own counter; above there are BINS_PER_OCTAVE per doubling (0.5 MB in all).
     """
 
     def __init__(self, rng: np.random.Generator, made: MadeBy) -> None:
@@ -185,18 +185,18 @@ class _Tally:
         self.id_counts += np.bincount(ids, minlength=len(self.id_counts))
         ends = _find_ends(ids, self._eot_id) + self.n_tokens
         if not self.n_tokens:
-            self._eot = self._eot if 0 in ends[:1] else "after"  # between plain texts it is so in any case
+            self._eot = self._eot if 0 in ends[:1] else "after"  # plain texts: end-of-text only between them
             self.start = self.first_start = int(self._eot != "after")
             ends = ends[self.start :]
         self.n_tokens += len(ids)
         if len(ends):
-            every = slice(self._n_ends % 2, None, 2) if self._eot == "both" else slice(None)  # what is between is empty
+            every = slice(self._n_ends % 2, None, 2) if self._eot == "both" else slice(None)  # the others are empty
             self._add_documents(np.r_[self.start, ends[:-1] + 1][every], ends[every])
             self._n_ends += len(ends)
             self.start = int(ends[-1]) + 1
 
     def finish(self) -> None:
-        """Count what the end of the file ends: where end-of-text is before a document, the last one."""
+        """Count the last document if end-of-text stands before documents: the end of the file ends it."""
         if self._eot == "before":
             self._add_documents(np.array([self.start]), np.array([self.n_tokens]))
             self.start = self.n_tokens
@@ -208,7 +208,7 @@ class _Tally:
         self.longest = max(self.longest, int(lengths.max()))
         bins = np.searchsorted(self._values, lengths, side="right") - 1
         self._counts += np.bincount(bins, minlength=len(self._counts))
-        keys = self._rng.random(len(lengths))  # the lowest of one key each wins, wherever pieces end
+        keys = self._rng.random(len(lengths))  # the lowest key wins, wherever pieces end
         if keys.min() < self._lowest_key:
             chosen = int(keys.argmin())
             self._lowest_key = keys[chosen]
@@ -216,7 +216,7 @@ class _Tally:
         self.n_documents += len(lengths)
 
     def lengths(self) -> Lengths:
-        """Sum up the documents, of which there is at least one."""
+        """Return the lengths of the documents, of which there is at least one."""
         values, counts = self._values[self._counts > 0], self._counts[self._counts > 0]
         ranks = np.cumsum(counts)
         median, p90 = values[np.searchsorted(ranks * 10, [5 * self.n_documents, 9 * self.n_documents])].tolist()
@@ -242,7 +242,7 @@ def _excerpt(tokens: Tokens, number: int, start: int) -> Excerpt:
 
 
 def _spell(token: bytes) -> str:
-    """Write a token as Python does: `' the'`; bytes that are no text as escapes."""
+    """Write a token as a Python literal (`' the'`), of bytes if it is not UTF-8."""
     try:
         return repr(token.decode("utf-8"))
     except UnicodeDecodeError:
@@ -250,6 +250,6 @@ def _spell(token: bytes) -> str:
 
 
 def _quote(text: str) -> list[str]:
-    """Set text off."""
+    """Wrap text and mark each line as quoted."""
     lines = escape(text, keep="\t\n").split("\n")
     return [f"  | {line}".rstrip() for whole in lines for line in textwrap.wrap(whole, 96) or [""]]

@@ -1,4 +1,4 @@
-"""`--tiktoken-cache`: GPT-2's two files as tiktoken keeps them, so that `sample.py` decodes without a network."""
+"""`--tiktoken-cache`: writes GPT-2's two files as tiktoken caches them, so that `sample.py` needs no network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ADDRESS = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 
 
 def write_tiktoken_cache(folder: Path) -> list[str]:
-    """Write what `tiktoken.get_encoding("gpt2")` would download; return lines that say how to use it.
+    """Write the files that `tiktoken.get_encoding("gpt2")` would download; return lines that say how to use them.
 
-    tiktoken (`load.py`) keeps a file under the SHA-1 of its address, and takes it only if its SHA-256 is the one that
-    it pins: these have it.
+    tiktoken (`load.py`) caches a file under the SHA-1 of its URL, and uses it only if its SHA-256 is the pinned one, as
+    it is for these.
 
     Raises `DiskError`.
     """
