@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,6 +190,33 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     (tmp_path / "tree/gone.txt").symlink_to("nowhere.txt")
     with pytest.raises(InputError, match=r"gone\.txt: a link to what is not there: nowhere\.txt"):
         find_inputs([str(tmp_path / "tree/*.txt")])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_in_a_folder(kind: str, tmp_path: Path, monkeypatch, caplog) -> None:
+    """A pipe, socket or device in a folder is passed over and named, and never opened; named itself it is refused."""
+    from fineweb_stream.inputs.discover import find_inputs
+
+    if os.name == "nt":
+        pytest.skip("Windows has no such files")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    write_jsonl(folder / "c.jsonl", GOOD)
+    monkeypatch.chdir(folder)  # a socket's path is short
+    for path in (folder / "a.txt", folder / "b.json", folder / "d.parquet"):
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(path.name)
+        else:
+            path.symlink_to("/dev/null")
+    assert [Path(input.path).name for input in find_inputs([str(folder)])] == ["c.jsonl"]
+    assert "passed over" in caplog.text and "a.txt, b.json, d.parquet" in caplog.text
+    (folder / "c.jsonl").unlink()
+    for name in (folder, folder / "a.txt"):
+        with pytest.raises(InputError, match=r"a\.txt: not a regular file\n.*prepare\.py - <"):
+            find_inputs([str(name)])
 
 
 def test_names_that_are_too_long(run_program, tmp_path) -> None:

@@ -208,7 +208,7 @@ def _walk(folder: Path) -> list[Path]:
     found: list[Path] = []
     others: list[Path] = []
     for path in _iter_files(folder):
-        if is_usable(path.name):
+        if is_usable(path.name) and (path.is_file() or not path.exists()):  # no pipe, socket or device
             found.append(path)
         elif not (is_own(path.name) or is_hidden(path.name)):
             others.append(path)
@@ -222,7 +222,7 @@ def _walk(folder: Path) -> list[Path]:
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
         )
     if others:
-        log.warning("note: %s: passed over, for they are no corpus by their names: %s", folder, _some(others))
+        log.warning("note: %s: passed over, by their names no corpus or no regular files: %s", folder, _some(others))
     _note_splits(folder, found)
     return found
 
