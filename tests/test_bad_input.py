@@ -141,6 +141,14 @@ SHUT = {
     "shut/*.txt": "shut/*.txt: Permission denied\n",
     "tree": "tree/b: Permission denied\n",
     "tree/b": "tree/b: Permission denied\n",
+    "tree/**": "tree/b: Permission denied\n",
+    "tree/**/*.txt": "tree/b: Permission denied\n",
+    "tree/*/*.txt": "tree/b: Permission denied\n",
+    "tr*/?/2.txt": "tree/b: Permission denied\n",
+    "**/*.txt": ": Permission denied\n  check the path, and the permissions of its folders",
+    "tree/[a]/**": "",
+    "disk/**/*.txt": "",
+    "dis*": "",
     "c.txt --out shut/out": "shut/out: Permission denied\n  make sure that the folder can be written to",
     "--verify --out shut": "prepare.json: Permission denied\n  check the folder's permissions",
 }
@@ -148,7 +156,10 @@ SHUT = {
 
 @pytest.mark.parametrize("arguments", SHUT)
 def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
-    """A file or folder without permissions is said, wherever it is met: nothing in it is left out in silence."""
+    """A file or folder without permissions is said, wherever it is met: nothing in it is left out in silence.
+
+    One that a pattern does not meet, or that is hidden, is not.
+    """
     out = [] if "--out" in arguments else ["--out", "o"]
     command = [sys.executable, str(ROOT / "prepare.py"), *arguments.split(), *out]
     if os.name == "nt":
@@ -158,15 +169,19 @@ def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
             pytest.skip("root reads all")
         capabilities = "-dac_override,-dac_read_search"
         command = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", *command]
-    for path in ("c.txt", "secret.txt", "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt"):
+    files = "c.txt", "secret.txt", "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt", "disk/c.txt", "disk/lost+found/c.txt"
+    for path in files:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text("some words")
-    shut = [tmp_path / path for path in ("secret.txt", "shut", "tree/b")]
+        (tmp_path / path).write_text("some words " * 99)
+    shut = [tmp_path / path for path in ("secret.txt", "shut", "tree/b", "disk/lost+found")]
     for path in shut:
         path.chmod(0)
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     for path in shut:
         path.chmod(0o700)
+    if not SHUT[arguments]:
+        assert done.returncode == 0, done.stderr
+        return
     assert_error(done, 2 if out else 4, SHUT[arguments])
     assert not (tmp_path / "o").exists()
 

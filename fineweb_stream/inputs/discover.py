@@ -181,16 +181,27 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
             yield from ((path, path in named) for path in found)
     except OSError as error:
         raise InputError(
-            f"{error.filename or name}: {error.strerror}", "check the path, and the permissions of its folders"
+            f"{Path(error.filename or name)}: {error.strerror}", "check the path, and the permissions of its folders"
         ) from None
 
 
 def _glob(pattern: str) -> Iterator[str]:
-    """Yield the matches of a pattern, without this program's files, and without hidden folders unless it names them."""
+    """Yield the matches of a pattern, without this program's files, and without hidden folders unless it names them.
+
+    Raises `OSError` for a folder that cannot be read: `glob` ignores it.
+    """
     named = Path(pattern).parts
+
+    def is_meant(folders: Sequence[str]) -> bool:
+        return not any(is_hidden(part) and part not in named for part in folders)
+
+    for parent in filter(glob.has_magic, map(str, (Path(pattern), *Path(pattern).parents))):
+        for folder in glob.iglob(os.path.join(parent, ""), recursive=True):
+            if is_meant(Path(folder).parts):
+                os.scandir(os.path.join(folder, os.curdir)).close()
     for match in glob.iglob(pattern, recursive=True):
         path = Path(match)
-        if not (is_own(path.name) or any(is_hidden(part) and part not in named for part in path.parts[:-1])):
+        if is_meant(path.parts[:-1]) and not is_own(path.name):
             yield match
 
 
