@@ -318,6 +318,7 @@ PROSE = {
     "one word": "word",
     "tabs at the start": "\tA paragraph.\n\tAnother, which is longer.\n" * 9,
     "dates": "1999\n2000, 2001\n",
+    "octal digits": "1234567 01234567 ",  # also where a tar has its checksum
 }
 
 

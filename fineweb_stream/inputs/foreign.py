@@ -251,10 +251,10 @@ def is_json_lines(head: bytes) -> bool:
 
 def _is_tar(head: bytes) -> bool:
     """Tell by the checksum of the first header, which every tar has (its own bytes count as eight spaces)."""
-    if len(head) < 512 or not re.fullmatch(rb"[ 0-7]{1,8}[\x00 ]*", head[148:156]):
+    if len(head) < 512 or not re.fullmatch(rb" *[0-7]+[\x00 ]*", head[148:156]):
         return False
     digits = head[148:156].strip(b"\x00 ")
-    return bool(digits) and int(digits, 8) == sum(head[:148]) + 8 * 32 + sum(head[156:512])
+    return int(digits, 8) == sum(head[:148]) + 8 * 32 + sum(head[156:512])
 
 
 def _find_encoding(head: bytes) -> Foreign | None:
