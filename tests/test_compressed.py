@@ -75,8 +75,13 @@ def test_several_files_one_after_the_other(tmp_path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("damage", ["cut", "garbage", "flipped"])
 def test_damaged_files_are_named(tmp_path, suffix: str, damage: str) -> None:
-    """A file that was cut off, has something behind its end, or a wrong byte: named with the place, nothing final."""
-    data = bytearray(pack(write_jsonl(tmp_path / "c.jsonl", DOCS).read_bytes(), suffix))
+    """A file that was cut off, has something behind its end, or a wrong byte: named with the place, nothing final.
+
+    Fetched again, as is advised, it is gone on with, and nothing is lost: so `skip_bad` passes over no such file.
+    """
+    plain = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    whole = pack(plain.read_bytes(), suffix)
+    data = bytearray(whole)
     if damage == "cut":
         del data[-9:]
     elif damage == "garbage":
@@ -85,9 +90,13 @@ def test_damaged_files_are_named(tmp_path, suffix: str, damage: str) -> None:
         data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
     path = tmp_path / f"p.jsonl{suffix}"
     path.write_bytes(data)
-    with pytest.raises(InputError, match=f"{path.name}: is (cut off|damaged).* near byte"):
-        prepare(path, tmp_path / "out", quiet=True)
+    with pytest.raises(InputError, match=rf"{path.name}: is (cut off|damaged).* near byte.*\n.*fetch the file again"):
+        prepare([plain, path, plain], tmp_path / "out", quiet=True, skip_bad=True)
     assert not outputs(tmp_path / "out")
+    path.write_bytes(whole)
+    prepare([plain, path, plain], tmp_path / "out", quiet=True, skip_bad=True)
+    prepare([plain] * 3, tmp_path / "expected", quiet=True)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
