@@ -37,6 +37,7 @@ HARD_LINES = [
     '{"x":NaN,"y":-Infinity,"text":"a"}',
     '{"x":1e999,"text":"a"}',
     '{"x":18446744073709551616,"text":"a"}',
+    '{"x":[-' + "9" * 5000 + '],"text":"a"}',  # of more digits than Python's int() takes
     '{"x":{"text":"q"},"text":"b"}',
     ' {"text":"a"} ',
     '{"text":"a"}\r',
@@ -65,6 +66,8 @@ WRONG_LINES = [
     "{}",
     "[]",
     "3",
+    "3" * 5000,
+    '{"text":' + "3" * 5000 + "}",
     '{"text":"a"}\x00',
     '{"text":"a"}\x0b',
     '{"x":"\udcff","text":"a"}',
@@ -77,7 +80,7 @@ def by_the_standard_library(lines: list[bytes]) -> list[str] | None:
     for line in lines:
         if line.strip():
             try:
-                found.append(json.loads(line.decode())["text"])
+                found.append(json.loads(line.decode(), parse_int=float)["text"])
             except (ValueError, KeyError, TypeError):
                 return None
     if not all(isinstance(text, str) for text in found):

@@ -198,7 +198,7 @@ def find_value(record: Any, name: str) -> Any:
 def _parse_exactly(line: str, byte: int, record: int) -> Any:
     """Parse with the standard library, which decides what is JSON. Raises `RecordError` with what is wrong."""
     try:
-        return json.loads(line)
+        return json.loads(line, parse_int=lambda digits: int(digits[:99]))  # int() refuses thousands of them
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         hint = "if the line was cut off, fetch the file again"
