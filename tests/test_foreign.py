@@ -185,13 +185,14 @@ def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending
         assert part in str(caught.value) or (kind == "gzip" and ending == ".txt.gz")
 
 
-def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> None:
-    """What is called .txt is looked at, wherever it is, also packed."""
+@pytest.mark.parametrize("ending", [".txt", ".jsonl"])
+def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path, ending: str) -> None:
+    """What is called .txt or .jsonl is looked at, wherever it is, also packed."""
     with HubServer(tmp_path) as server:
         for i, (kind, (own, make, words)) in enumerate(FOREIGN.items()):
             if kind == "gzip":  # an address often has no ending: it is unpacked
                 continue
-            for name in (f"{i}.txt", *([] if own.endswith(("gz", "xz", "bz2")) else [f"{i}.txt.gz"])):
+            for name in (f"{i}{ending}", *([] if own.endswith(("gz", "xz", "bz2")) else [f"{i}{ending}.gz"])):
                 data = make()
                 (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
                 with pytest.raises(InputError) as caught:

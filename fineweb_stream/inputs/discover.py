@@ -29,7 +29,7 @@ from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
 N_LOOKED = 64
-"""How many remote files are checked, each text by a request, before the formats of all others are taken by name."""
+"""How many remote files are checked, each text or jsonl by a request, before all others are trusted by their names."""
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
@@ -147,10 +147,10 @@ def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
 
 
 def _describe_remote(file: RemoteFile, asked: str | None, network: Network, is_trusted: bool = False) -> Input:
-    """Describe a remote file; a text's first bytes are checked, because anything else can be misread as text."""
+    """Describe a remote file; the first bytes of text and jsonl are checked, of parquet the footer tells what it is."""
     format, compression = _by_name(file.url)
     format = asked or format
-    if not format or (format == "text" and not (asked or is_trusted)):
+    if not format or not (asked or is_trusted or format == "parquet"):
         reader = cast(BinaryIO, RemoteReader(network, file, HEAD_BYTES))
         format, compression = look(shown(file.url.partition("?")[0]), reader)
     return Input(file.url, format, file.size, file.version, bool(compression), compression)
