@@ -232,6 +232,24 @@ def test_a_tokenizer_json_is_encoded_exactly(kind: str, engine: str, tmp_path: P
     check()
 
 
+@pytest.mark.parametrize("normalizer", [None, "NFC", "Lowercase"])
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized", "special"])
+@pytest.mark.parametrize("text", ["<think>", "éx"])
+def test_added_tokens_that_depend_on_what_is_beside_them(
+    text: str, flag: str, normalizer: str | None, tmp_path: Path
+) -> None:
+    """Documents become the reference's ids, whatever an added token says of itself: the fast engine sees less of it."""
+    path = make_json(tmp_path, "cl100k", 3000, (text, "  "))
+    content = json.loads(path.read_text()) | {"normalizer": normalizer and {"type": normalizer}}
+    content["added_tokens"][1][flag] = True
+    path.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(str(path))
+    encoder, ids_of = usable(tokenizer), oracle(tokenizer)
+    for around in ("a{}b", "\n{}  \t", "{0}{0}", "{}\u0338", " {} ", "{}S"):
+        for document in (around.format(text), around.format("e\u0301x"), around.format(text.upper())):
+            assert encoder.encode([document], eot=True)[0].tolist() == [*ids_of(document), tokenizer.eot_id]
+
+
 def usable(tokenizer: Tokenizer) -> Encoder:
     """The encoder that a run takes: gigatoken, or the reference where the two differ on the hard texts."""
     return Encoder(usable_engine("auto", tokenizer), tokenizer)

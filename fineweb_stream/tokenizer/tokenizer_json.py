@@ -41,6 +41,11 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     texts = {token["content"] for token in added}
     whole = [token for token in added if not token["special"]]
 
+    def is_sure(token: dict[str, Any]) -> bool:
+        """Tell whether the fast engine finds an added token as the reference does, also in what is normalized."""
+        is_changed = content.get("normalizer") and (token.get("normalized") or not token["content"].isascii())
+        return not (is_changed or _looks_beside(token))
+
     def load_reference() -> Any:
         try:
             from tokenizers import Tokenizer as Reference
@@ -79,7 +84,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         load_reference=load_reference,
         token_bytes=token_bytes,
         reference="tokenizers",
-        has_fast=eot_id is not None,
+        has_fast=eot_id is not None and all(map(is_sure, whole)),
         hf_json=hf_json,
         cuts=_rule(content, whole),
     )
@@ -121,10 +126,15 @@ def _steps(content: dict[str, Any]) -> list[dict[str, Any]]:
     return list(step["pretokenizers"]) if step.get("type") == "Sequence" else [step] if step else []
 
 
+def _looks_beside(token: dict[str, Any]) -> bool:
+    """Tell whether what stands beside an added token decides where it begins and ends, or whether it is one."""
+    return any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
+
+
 def _rule(content: dict[str, Any], whole_texts: list[dict[str, Any]]) -> CutRule:
     """Return the cut rule for the file's normalizer, pattern and added tokens: NO_CUTS unless one is proven safe."""
     normalizer = (content.get("normalizer") or {}).get("type")
-    if normalizer not in (None, "NFC") or any(t["lstrip"] or t["rstrip"] or t["single_word"] for t in whole_texts):
+    if normalizer not in (None, "NFC") or any(map(_looks_beside, whole_texts)):
         return NO_CUTS
     return rule_beside(_pattern_rule(_steps(content)), [token["content"] for token in whole_texts])
 
