@@ -27,11 +27,13 @@ from .remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from .support.cancel import cancel_on_signals
 from .support.errors import InputError
 from .support.log import has_listener, log, printed
-from .support.units import parse_count, read_as
+from .support.units import parse_count, parse_flag, read_as
 from .tokenizer.load import load_tokenizer
 
 if TYPE_CHECKING:
     from .pipeline.plan import Estimate
+
+_FLAGS = ("index", "overwrite", "dry_run", "demo", "quiet")
 
 DEMO_VAL_RATIO = 0.1
 """The demo has some 80 documents: with the usual ratio, only the first, which always is, would be in val."""
@@ -182,6 +184,11 @@ def _planned(given: dict[str, Any]) -> Iterator[Job]:
 
 def _request(given: dict[str, Any]) -> Request:
     """Return what the arguments ask for. Raises `InputError` for arguments that make no sense, or not together."""
+    given |= {name: read_as(name, given[name], parse_flag) for name in _FLAGS if name in given}
+    if given.get("executor") is not None and not hasattr(given["executor"], "submit"):
+        raise InputError(f"executor={given['executor']!r}: no executor", "give it one of concurrent.futures")
+    if not isinstance(given.get("cluster"), str | None):
+        raise InputError(f"cluster={given['cluster']!r}: no address", "write it like cluster='tcp://scheduler:8786'")
     names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), Path(given["out"])
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}

@@ -563,6 +563,34 @@ def test_every_number_is_tried() -> None:
     assert numbers | {"fit"} == set(TAKEN)
 
 
+@pytest.mark.parametrize("call", [prepare, estimate, iter_ids])
+def test_flags_from_a_script(call: Callable[..., Any], tmp_path: Path) -> None:
+    """Each flag takes True and False, also NumPy's; the string "no" would count as true: an InputError names it."""
+    path = write_jsonl(tmp_path / "c.jsonl", GOOD)
+    parameters = inspect.signature(call).parameters
+    flags = [name for name, parameter in parameters.items() if parameter.annotation == "bool"]
+    assert "skip_bad" in flags
+    for name in flags:
+        options = {"engine": "tiktoken"} | ({} if call is iter_ids else {"out": tmp_path / "out"})
+        for value in (np.True_, np.False_):
+            found = call(() if name == "demo" and value else path, **options, **{name: value})
+            assert call is not iter_ids or list(found)
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        for value in ("no", 1, None, []):
+            with pytest.raises(InputError, match=f"^{name}="):
+                list(call(path, **options, **{name: value}))
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", [{"executor": "x"}, {"cluster": 3}])
+def test_where_to_encode_from_a_script(option: dict[str, Any], tmp_path: Path) -> None:
+    """What is no executor or address is named before anything is made."""
+    path = write_jsonl(tmp_path / "c.jsonl", GOOD)
+    with pytest.raises(InputError, match=f"^{next(iter(option))}="):
+        prepare(path, tmp_path / "out", **option)
+    assert not (tmp_path / "out").exists()
+
+
 NUMBERS = {
     "max_tokens": (["1M", 1e6, 1_000_000, "1,000,000", "1e6"], ["x", "", 0, -1, True, "1,5M", float("nan"), "1 5", []]),
     "val_tokens": (["100", 100.0], ["none", -5, 0]),

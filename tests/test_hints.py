@@ -316,6 +316,9 @@ CASES = [
 ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "What only a script can pass: the hint lists what there is.": [
         ("api.py", "'it is a corpus itself: leave one out'"),
+        ("api.py", "'give it one of concurrent.futures'"),
+        ("api.py", "write it like cluster="),
+        ("support/units.py", "'write it without quotes'"),
         ("inputs/discover.py", "f\"the formats are {', '.join(SUFFIX_OF_FORMAT)}\""),
         ("inputs/discover.py", "'name files, folders or globs, or - for standard input'"),
         ("support/units.py", "'write it like 0 or 42'"),

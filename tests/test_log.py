@@ -31,6 +31,32 @@ SCRIPTS = {
 }
 
 
+STREAMS = {
+    "no streams": "sys.stdout = sys.stderr = None",
+    "closed streams": "sys.stdout = sys.stderr = io.StringIO(); sys.stdout.close()",
+    "a stream that only writes": "sys.stdout = sys.stderr = type('Stream', (), {'write': len, 'flush': lambda: None})",
+}
+"""What a service, a notebook or pythonw may have in place of the streams."""
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_script_without_streams(name: str, quiet: bool, tmp_path: Path) -> None:
+    """Where nothing can be printed, nothing is, and the run goes on."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words"] * 50)
+    code = f"""
+import io, os, sys
+from fineweb_stream import prepare
+from fineweb_stream.pipeline import progress
+progress.FIRST_SECONDS = progress.BAR_SECONDS = progress.EVERY_SECONDS = 0
+{STREAMS[name]}
+prepare({str(path)!r}, {str(tmp_path / "out")!r}, quiet={quiet}, engine="tiktoken")
+os._exit(7)
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 7
+    assert (tmp_path / "out" / "train.bin").exists()
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_who_hears_what(name: str, tmp_path: Path) -> None:
     """Sentences on standard output only where nothing is configured and nobody asked for quiet."""

@@ -521,10 +521,15 @@ def test_more_val_than_a_pipe_has(run_program) -> None:
 
 def test_quiet(run_program, tmp_path: Path) -> None:
     """--quiet says nothing but warnings and errors."""
-    write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 99)
-    done = run_program("c.jsonl", "--quiet")
+    write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 999)
+    done = run_program("c.jsonl", "--quiet", "--val-tokens", "20k")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    done = run_program("c.jsonl", "--quiet", "--overwrite", "--separator", "x")
+    done = run_program("c.jsonl", "--quiet", "--val-tokens", "20")
+    assert (done.returncode, done.stderr) == (2, "") or "--overwrite" in done.stderr
+    done = run_program("c.jsonl", "--quiet", "--val-tokens", "20", "--overwrite")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line[:22] for line in done.stdout.splitlines()] == ["note: val.bin will hav", "warning: val.bin has 2"]
+    done = run_program("c.jsonl", "--quiet", "--val-tokens", "20k", "--overwrite", "--separator", "x")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("note: --separator is for text files")
     assert run_program("none.jsonl", "--quiet").stderr.startswith("prepare: none.jsonl: ")
 

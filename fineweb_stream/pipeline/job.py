@@ -29,7 +29,7 @@ from ..output.state import DONE, ENCODING, MERGING
 from ..remote.hub import may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel
-from ..support.log import log
+from ..support.log import log, say
 from ..support.model import Input, join_names
 from ..tokenizer.gpt2 import GPT2
 from . import report
@@ -184,26 +184,22 @@ class Job:
 
     def _say_done(self, record: Record, what: str) -> None:
         said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
-        for line in (what, *report.compared(record), *chain(*said)):
-            log.info(line)
+        say((what, *report.compared(record), *chain(*said)))
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Log what was found, what the run will make and what that takes; return the estimate."""
         from .plan import check_plan, make_estimate, plan_lines, sample
 
-        for line in [*report.found(record), self.plan.line]:
-            log.info(line)
+        say([*report.found(record), self.plan.line])
         settings, plan = self.settings, self.plan
         sampled = sample(sources, plan.engine, is_strict, self.cancel, settings.tokenizer, settings.val_files)
         budget = self.guard.budget_bytes
         found = make_estimate(sampled, sources, settings, record.state, self.folder, plan, budget)
-        for line in plan_lines(sampled, found, settings, sources):
-            log.info(line)
+        say(plan_lines(sampled, found, settings, sources))
         if sampled:
             check_plan(sampled, settings)
             train, val = sampled.splits(settings)
-            for line in check_fit(train, val, sampled.spread, settings, sampled.has_documents):
-                log.warning(line)
+            say(check_fit(train, val, sampled.spread, settings, sampled.has_documents))
         return found
 
 

@@ -29,15 +29,15 @@ class Progress:
         self._supplied = (time.monotonic(), 0.0, fetcher.n_bytes)
         self._state = state
         self._total = total_bytes
-        self._quiet = quiet
         self._stream = sys.stderr
-        self._is_terminal = self._stream.isatty()
+        self._quiet = quiet or self._stream is None or getattr(self._stream, "closed", False)
+        self._is_terminal = not self._quiet and getattr(self._stream, "isatty", bool)()
         self._start = time.monotonic()
         self._due = self._start + (BAR_SECONDS if self._is_terminal else FIRST_SECONDS)
         self._n_text_before = state.text_bytes
         self._n_input_before = state.input_bytes
         self._n_before = state.n_tokens
-        self._bar = self._make_bar() if self._is_terminal and not quiet else None
+        self._bar = self._make_bar() if self._is_terminal else None
 
     def timed(self, blocks: Generator[T, None, None]) -> Generator[T, None, None]:
         """Pass blocks on, and add the time spent waiting for them to `waited_seconds`."""
@@ -51,10 +51,10 @@ class Progress:
             self.waited_seconds += time.monotonic() - begun
 
     def update(self) -> None:
-        """Print if it is time to. A terminal that is gone is no reason to stop."""
+        """Print if it is time to. A terminal that is gone, or a closed stream, is no reason to stop."""
         now = time.monotonic()
         if now >= self._due and not self._quiet:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 self._print(now)
 
     def _print(self, now: float) -> None:
@@ -73,7 +73,7 @@ class Progress:
         with contextlib.suppress(OSError):
             if self._bar is not None:
                 self._bar.close()
-            elif self._is_terminal and not self._quiet:
+            elif self._is_terminal:
                 self._stream.write("\r\x1b[K")
 
     def _line(self, now: float) -> str:

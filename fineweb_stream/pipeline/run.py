@@ -30,7 +30,7 @@ from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.cancel import Cancel
 from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
-from ..support.log import log
+from ..support.log import say
 from . import report
 from .budget import plan_shuffle
 from .failures import explain
@@ -91,8 +91,7 @@ class Run:
             if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
                 shown.saved = self._saved()
             raise shown from error
-        for line in report.result(self._folder, self._record, self._settings):
-            log.info(line)
+        say(report.result(self._folder, self._record, self._settings))
 
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded | None]]], is_local: bool) -> None:
         cancel, plan, state = Cancel(self._cancel), self._plan, self._state

@@ -12,7 +12,7 @@ from ..output.layouts import EOT_PLACES, LAYOUTS, NAMES, NANOGPT, TYPED_LAYOUTS,
 from ..output.manifest import settings_of
 from ..support.errors import InputError
 from ..support.model import ReadOptions, split_names
-from ..support.units import parse_share, parse_size, parse_whole, read_as
+from ..support.units import parse_flag, parse_share, parse_size, parse_whole, read_as
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 
@@ -26,9 +26,9 @@ VAL_PLACES = ("start", "end")
 
 DEFAULT_VAL_RATIO = 0.0005
 
-_PARSERS: dict[str, Callable[[Any], float]] = {
+_PARSERS: dict[str, Callable[[Any], float | bool]] = {
     "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
-    "seed": parse_whole,
+    "seed": parse_whole, "keep_shards": parse_flag, "shuffle": parse_flag, "skip_bad": parse_flag,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .errors import DiskError
 from .redact import escape
@@ -41,6 +41,14 @@ class Printer(logging.Handler):
             print(record.getMessage(), flush=True)
         except OSError as error:  # a closed terminal or pipe is no reason to stop the run
             self.lost = error
+        except ValueError:  # a script has closed its standard output
+            pass
+
+
+def say(lines: Iterable[str]) -> None:
+    """Log lines in order: those that begin with `warning: ` or `note: ` as warnings, the others as information."""
+    for line in lines:
+        log.log(logging.WARNING if line.startswith(("warning: ", "note: ")) else logging.INFO, line)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,16 @@ def parse_count(value: Any) -> int:
     return parse_whole(value, 1)
 
 
+def parse_flag(value: Any) -> bool:
+    """Parse True or False, also NumPy's.
+
+    Raises `InputError` for anything else: the string "no" would count as true.
+    """
+    if isinstance(value, str) or str(value) not in ("True", "False"):
+        raise InputError("neither True nor False", "write it without quotes")
+    return bool(value)
+
+
 def read_as(name: str, value: Any, parse: Callable[[Any], T]) -> T:
     """Parse the value of a parameter; an `InputError` names the parameter."""
     try:
