@@ -262,13 +262,16 @@ prepare({str(corpus_path)!r}, {str(tmp_path / "out")!r}, quiet=True, shard_token
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="it takes two users")
-def test_lock_of_another_user(corpus_path: Path, tmp_path: Path) -> None:
-    """A lock that this user may not read is named, and the program leaves."""
+@pytest.mark.parametrize(
+    "mode, hint", [(0o777, "another user works in this folder"), (0o700, "make sure that the folder")]
+)
+def test_lock_of_another_user(corpus_path: Path, tmp_path: Path, mode: int, hint: str) -> None:
+    """A lock that this user may not read is named, or the folder that is closed to this user."""
     out = tmp_path / "out"
-    out.mkdir(mode=0o777)
-    out.chmod(0o777)
+    out.mkdir()
     (out / "prepare.lock").write_text("someone")
     (out / "prepare.lock").chmod(0o600)
+    out.chmod(mode)
     code = (
         "import os; from fineweb_stream.output import lock\n"
         "os.setuid(65534)\n"
@@ -277,4 +280,4 @@ def test_lock_of_another_user(corpus_path: Path, tmp_path: Path) -> None:
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=out, env=env, timeout=60)
-    assert "prepare.lock: Permission denied\n  another user works in this folder" in done.stdout, done.stderr
+    assert f"prepare.lock: Permission denied\n  {hint}" in done.stdout, done.stderr

@@ -96,9 +96,9 @@ def _open(path: Path) -> int:
         refused = error
     try:
         return files.open_regular(path, os.O_RDONLY)
-    except FileNotFoundError:  # the folder cannot be written to
-        raise refused from None
     except OSError as error:
+        if not os.path.lexists(path):  # it is the folder that cannot be used
+            raise refused from None
         raise InputError(
             f"{path}: {error.strerror}", "another user works in this folder: choose one with --out"
         ) from None
