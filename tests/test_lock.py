@@ -268,6 +268,7 @@ prepare({str(corpus_path)!r}, {str(tmp_path / "out")!r}, quiet=True, shard_token
 def test_lock_of_another_user(corpus_path: Path, tmp_path: Path, mode: int, hint: str) -> None:
     """A lock that this user may not read is named, or the folder that is closed to this user."""
     out = tmp_path / "out"
+    tmp_path.chmod(0o755)
     out.mkdir()
     (out / "prepare.lock").write_text("someone")
     (out / "prepare.lock").chmod(0o600)
@@ -275,9 +276,9 @@ def test_lock_of_another_user(corpus_path: Path, tmp_path: Path, mode: int, hint
     code = (
         "import os; from fineweb_stream.output import lock\n"
         "os.setuid(65534)\n"
-        "try:\n    with lock.locked(lock.Path()): pass\n"  # the folders above may be out of that user's reach
+        "try:\n    with lock.locked(lock.Path('out')): pass\n"  # the folders above may be out of that user's reach
         "except Exception as error: print(error)"
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=out, env=env, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
     assert f"prepare.lock: Permission denied\n  {hint}" in done.stdout, done.stderr
