@@ -398,6 +398,25 @@ def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corp
     assert ids.tolist() == np.concatenate(list(iter_ids(f"data/{name}"))).tolist() and len(ids)
 
 
+@pytest.mark.parametrize("hidden", ["_part", "@at", "#recycle", "$money", "~copy"])
+def test_what_is_hidden_but_has_no_dot_is_named(tmp_path: Path, monkeypatch, caplog, hidden: str) -> None:
+    """Files in a folder, and folders in a folder or on a pattern's way: not read, and said. A named one is read."""
+    monkeypatch.chdir(tmp_path)
+    good = Path("d", "good.jsonl")
+    for name in (good.name, f"{hidden}.jsonl", f"{hidden}/b.jsonl", ".dot/c.jsonl", ".dot.jsonl"):
+        write_as(Path("d", name))
+    for argument in ("d", "d/**/*.jsonl"):
+        caplog.clear()
+        found = {Path(input.path) for input in find_inputs([argument])}
+        assert found == ({good} if argument == "d" else {Path("d", f"{hidden}.jsonl"), good})
+        assert hidden in caplog.text and "dot" not in caplog.text
+        assert (f"{hidden}.jsonl" in caplog.text) == (argument == "d")
+    assert [input.path for input in find_inputs([f"d/{hidden}"])] == [f"d/{hidden}/b.jsonl"]
+    good.unlink()
+    with pytest.raises(InputError, match=rf"only {re.escape(hidden)}.*\n.*or name the file"):
+        find_inputs(["d"])
+
+
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_endings_of_well_known_corpora_elsewhere(tmp_path: Path, monkeypatch, corpus: str) -> None:
     """On the Hub named, as a folder and by a glob, and at an address: the ids of the file here."""

@@ -280,5 +280,7 @@ def test_lock_of_another_user(corpus_path: Path, tmp_path: Path, mode: int, hint
         "except Exception as error: print(error)"
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60
+    )
     assert f"prepare.lock: Permission denied\n  {hint}" in done.stdout, done.stderr

@@ -7,6 +7,7 @@ import difflib
 import functools
 import glob
 import hashlib
+import itertools
 import os
 import re
 import stat
@@ -192,17 +193,24 @@ def _glob(pattern: str) -> Iterator[str]:
     """
     named = Path(pattern).parts
 
-    def is_meant(folders: Sequence[str]) -> bool:
-        return not any(is_hidden(part) and part not in named for part in folders)
+    def find_hidden(folders: Sequence[str]) -> str:
+        return next((part for part in folders if is_hidden(part) and part not in named), "")
 
     for parent in filter(glob.has_magic, map(str, (Path(pattern), *Path(pattern).parents))):
         for folder in glob.iglob(os.path.join(parent, ""), recursive=True):
-            if is_meant(Path(folder).parts):
+            if not find_hidden(Path(folder).parts):
                 os.scandir(os.path.join(folder, os.curdir)).close()
+    passed_over = set()
     for match in glob.iglob(pattern, recursive=True):
         path = Path(match)
-        if is_meant(path.parts[:-1]) and not is_own(path.name):
+        if hidden := find_hidden(path.parts[:-1]):
+            passed_over.add(Path(hidden))
+        elif not is_own(path.name):
             yield match
+    if passed_over:
+        log.warning(
+            "note: %s: hidden folders are passed over; to read one, name it: %s", pattern, _some(sorted(passed_over))
+        )
 
 
 def _walk_if_usable(folder: Path) -> list[Path]:
@@ -215,18 +223,18 @@ def _walk_if_usable(folder: Path) -> list[Path]:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """Return the usable files below a folder, and log other files that are not hidden."""
+    """Return the usable files below a folder, and log what else there is but for names with a dot."""
     found: list[Path] = []
     others: list[Path] = []
     for path in _iter_files(folder):
         if is_usable(path.name) and (path.is_file() or not path.exists()):  # no pipe, socket or device
             found.append(path)
-        elif not (is_own(path.name) or is_hidden(path.name)):
+        elif not (is_own(path.name) or path.name.startswith(".")):
             others.append(path)
     found, no_lines = _without_metadata(_each_once(found))
     others = sorted(others + no_lines, key=_natural_key)
     if not found:
-        for path in others[:20]:
+        for path in itertools.filterfalse(Path.is_dir, others[:20]):
             _describe(path, True, None)  # raises an error with advice for a known kind
         raise InputError(
             f"{folder}: no usable file in this folder" + (f", only {_some(others)}" if others else ""),
@@ -239,7 +247,7 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _iter_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden folders; follows symlinks, but enters each folder once.
+    """Yield the files below a folder, and hidden folders as they are; follow symlinks, but enter each folder once.
 
     Raises `OSError` for a folder that cannot be read.
     """
@@ -254,8 +262,9 @@ def _iter_files(folder: Path) -> Iterator[Path]:
             subfolders.clear()
             continue
         seen.add((info.st_dev, info.st_ino))
-        subfolders[:] = sorted(name for name in subfolders if not is_hidden(name))
-        yield from (Path(place, file) for file in files)
+        hidden = set(filter(is_hidden, subfolders))
+        subfolders[:] = sorted(set(subfolders) - hidden)
+        yield from (Path(place, name) for name in (*files, *hidden))
 
 
 def _without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
