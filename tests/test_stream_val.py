@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
+import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 
 from fineweb_stream.inputs import standard_input
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
-from .helpers import outputs, prepare_in_blocks
+from .helpers import outputs, prepare_in_blocks, read_ids, split_at_eot
 from .test_resume import prepare_some
 
 TEXT = "".join(f"Line {i} has some words, naïve ones, 漢字 and all{'.' * (i % 5)}\n" for i in range(120)).encode()
@@ -49,6 +52,31 @@ def test_a_stop_anywhere(kind: str, val: dict[str, Any], tmp_path: Path, piped: 
         piped()
         prepare_in_blocks(400 + 50 * n_blocks, source, out, **OPTIONS | val)
         assert outputs(out) == outputs(tmp_path / "expected"), n_blocks
+
+
+def _texts(path: Path) -> list[list[int]]:
+    return [ids[:-1] for ids in split_at_eot([*read_ids(path), EOT_ID])]
+
+
+@pytest.mark.parametrize("names", [("a.txt.gz", "b.txt.gz"), ("a.txt", "b.txt.xz"), ("a.txt.gz", "b.txt")], ids=str)
+def test_several_texts(reference, names: tuple[str, str], tmp_path: Path) -> None:
+    """A stream has both splits: an end-of-text id comes between the texts in each, wherever the run is stopped."""
+    texts = [TEXT.decode(), TEXT.decode().replace("Line", "Row")]
+    packers = {".gz": gzip.compress, ".xz": lzma.compress}
+    for name, text in zip(names, texts, strict=True):
+        (tmp_path / name).write_bytes(packers.get(Path(name).suffix, bytes)(text.encode()))
+    inputs = [tmp_path / name for name in names]
+    prepare_in_blocks(700, inputs, tmp_path / "expected", **OPTIONS, val_ratio=0.3)
+    val, train = (
+        [reference.decode(ids) for ids in _texts(tmp_path / "expected" / name)] for name in ("val.bin", "train.bin")
+    )
+    assert len(train) == 2 and [a + b for a, b in itertools.zip_longest(val, train, fillvalue="")] == texts
+    n_blocks = 0
+    while not prepare_some(inputs, tmp_path / f"out{n_blocks}", n_blocks + 1, 550, **OPTIONS, val_ratio=0.3):
+        prepare_in_blocks(450, inputs, tmp_path / f"out{n_blocks}", **OPTIONS, val_ratio=0.3)
+        assert outputs(tmp_path / f"out{n_blocks}") == outputs(tmp_path / "expected"), n_blocks
+        n_blocks += 1
+    assert n_blocks > 20
 
 
 def test_every_val_end(tmp_path: Path) -> None:

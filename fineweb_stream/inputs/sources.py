@@ -132,14 +132,17 @@ def _plain_sources(
     total = sum(input.size for input in inputs)
     n_val_bytes = math.ceil((val_ratio or 0) * total)
     begin, end = (total - n_val_bytes, total) if val_at_end else (0, n_val_bytes)
-    start, has_text = 0, False
+    start, has_text, has_then = 0, False, False
     for number, input in enumerate(inputs):
-        has_text = has_text and number != n_val  # no text comes before the first training file
+        if number == n_val:  # no text comes before the first training file
+            has_text = has_then = False
         ratio = val_ratio if input.is_stream else None
         val_bytes = max(min(end - start, input.size) - max(begin - start, 0), 0)
-        sources.append(make(number, input, val_bytes=val_bytes, val_ratio=ratio, joins=has_text))
+        source = make(number, input, val_bytes=val_bytes, val_ratio=ratio, joins=has_text, joins_then=has_then)
+        sources.append(source)
         start += input.size
         has_text = has_text or input.is_stream or input.size > 0
+        has_then = has_then or input.is_stream or (val_bytes > 0 if val_at_end else val_bytes < input.size)
     return sources
 
 

@@ -33,6 +33,9 @@ class PlainText(Source):
 
     With `val_at_end` it is the last `val_bytes`, from the next good cut on.
 
+    With `joins` an end-of-text id comes before the text, with `joins_then` before the second of its splits: there, too,
+    it follows another text.
+
     The length of a stream is unknown: its validation split is `val_ratio` of its first STREAM_HEAD_BYTES, determined
     once, at its start. Each block says where the split ends, for a resumed run.
     """
@@ -42,12 +45,18 @@ class PlainText(Source):
     val_ratio: float | None = None
     val_at_end: bool = False
     joins: bool = False
+    joins_then: bool = False
+
+    @property
+    def n_joins(self) -> int:
+        """How many end-of-text ids come before parts of this text."""
+        has_both = self.val_ratio is not None or 0 < self.val_bytes < self.input.size
+        return self.joins + (self.joins_then and has_both)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end where a cut cannot change an id, except for hard cuts."""
         with open_input(self.input, self.network, start, max_window=self.options.max_window_bytes) as file:
             val_bytes = self._n_val_bytes(file)
-            val_end = val_bytes if self.input.is_stream else 0
             rule = CUT_RULES[self.options.cuts]
             first, then = ("train", "val") if self.val_at_end else ("val", "train")
             n_first = self.input.size - val_bytes if self.val_at_end else val_bytes
@@ -59,10 +68,13 @@ class PlainText(Source):
                 if stop <= start:
                     break
                 split = first if start < n_first else then
-                joins = self.joins and start == 0
+                if start < n_first <= stop:
+                    n_first = stop  # on record as `val_end`: a resumed run knows the first block of train by it
+                joins = (self.joins and start == 0) or (self.joins_then and start == n_first)
                 yield replace(
-                    file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard, val_end=val_end
-                )
+                    file.block(self, start, stop), split=split, joins=joins, is_hard_cut=is_hard,
+                    val_end=n_first if self.input.is_stream or self.joins_then else 0,
+                )  # fmt: skip
                 start = stop
 
     def _n_val_bytes(self, file: InputFile) -> int:

@@ -215,7 +215,7 @@ class _Sample:
 
     def expected_tokens(self) -> int:
         """Return how many tokens the sources have, with the end-of-text ids between plain texts."""
-        n_joins = sum(isinstance(one, PlainText) and one.joins and one.input.size > 0 for one in self._sources)
+        n_joins = sum(one.n_joins for one in self._sources if isinstance(one, PlainText) and one.input.size > 0)
         return int(self._expected * self._share()) + n_joins
 
     def expected_documents(self) -> int:
