@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,35 @@ def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
         return
     assert_error(done, 2 if out else 4, SHUT[arguments])
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+@pytest.mark.parametrize("out", ["gone", "c.txt/out", "/dev/null"])
+def test_an_output_folder_that_is_none(run_program, tmp_path: Path, out: str) -> None:
+    """A dangling link, a name below a file, a device: it says what to choose, not that permissions are missing."""
+    (tmp_path / "c.txt").write_text("some words " * 99)
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert_error(run_program("c.txt", "--out", out), 4, "it is not a folder: choose another one with --out")
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="it needs ulimit")
+def test_few_open_files(tmp_path: Path) -> None:
+    """The limit is named, and what raises it."""
+    (tmp_path / "c.txt").write_text("some words " * 99)
+    command = f"ulimit -n 6; exec {sys.executable} {ROOT / 'prepare.py'} c.txt --out o"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert_error(done, 4, "Too many open files\n  raise the limit of open files (ulimit -n)")
+
+
+def test_no_more_threads(run_program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system starts no thread, the limits are named; it was a traceback before the run began."""
+    (tmp_path / "c.txt").write_text("some words " * 99)
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert_error(run_program("c.txt", "--out", "o"), 3, "raise the limit (ulimit -v or -u, a container's)")
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
@@ -484,13 +514,6 @@ def test_plain_text_and_documents_do_not_mix(run_program, tmp_path) -> None:
     write_jsonl(tmp_path / "b.jsonl", GOOD)
     assert_error(run_program("a.txt", "b.jsonl", "--out", "o"), 2, "a.txt is one long text", "--separator")
     assert run_program("a.txt", "b.jsonl", "--separator", r"\n\n", "--out", "o").returncode == 0
-
-
-def test_unwritable_folder(run_program, tmp_path) -> None:
-    """An output folder that cannot be made is a disk error, named."""
-    (tmp_path / "file").write_text("x")
-    write_jsonl(tmp_path / "c.jsonl", GOOD)
-    assert_error(run_program("c.jsonl", "--out", "file/out"), 4, "file/out", "can be written to")
 
 
 @pytest.mark.parametrize(

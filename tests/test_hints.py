@@ -397,7 +397,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "Memory has to be short: test_memory, test_guard, test_amplifiers, test_bad_input.": [
         ("inputs/jsonl.py", "'give it more with --memory'"),
         ("inputs/parquet.py", "give it more with --memory, or write the file anew with smal"),
-        ("pipeline/failures.py", "raise the limit (ulimit -v, a container"),
+        ("pipeline/failures.py", "raise the limit (ulimit -v or -u, a container"),
         ("pipeline/failures.py", "f'the traceback is in {path}'"),
         ("pipeline/failures.py", "make another executor"),
         ("pipeline/failures.py", "'the traceback could not be written'"),
@@ -459,6 +459,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/headers.py", "whose they are is said by the prepare.json that was made wit"),
         ("token_files/headers.py", "was it copied completely? Copy or make it again; text is mad"),
         ("token_files/headers.py", "'make it again, or name another file'"),
+        ("token_files/headers.py", "'name another file'"),
         ("token_files/headers.py", "f'ids are one row of {dtype.name} ({dtype.str})'"),
         ("token_files/headers.py", ") makes such of GPT-2"),
         ("token_files/headers.py", "'copy or make it again'"),

@@ -281,6 +281,16 @@ def test_what_is_no_token_file_is_refused(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe under an output's name is refused: opening it would wait for a writer."""
+    os.mkfifo(tmp_path / "train.bin")
+    with pytest.raises(InputError, match=r"train\.bin: not a regular file"):
+        open_tokens(tmp_path)
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "train.bin: not a regular file" in capsys.readouterr().err
+
+
 @given(ids=st.lists(st.integers(0, 50256), min_size=1, max_size=3000), first=st.sampled_from([0, 220, 8224, 26984]))
 def test_what_is_a_token_file_is_opened(ids: list[int], first: int) -> None:
     """Ids of every kind open, also short files and those whose first ids have the bytes of text."""

@@ -38,6 +38,13 @@ _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
 """Errors of a full disk, a full quota, and a file at its size limit."""
 
+_HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or use --layout npy with a smaller --shard-tokens",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EEXIST: "it is not a folder: choose another one with --out",
+    errno.ENOTDIR: "it is not a folder: choose another one with --out",
+}
+
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
 _NO_CLONE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES}
 _NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # if plain writing fails, too, that raises
@@ -59,14 +66,9 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         yield
     except OSError as error:
         needed = f" (this write needs {n_bytes:,} bytes)" if n_bytes else ""
-        if error.errno == errno.EFBIG:
-            hint = "raise the limit of a file's size (ulimit -f), or use --layout npy with a smaller --shard-tokens"
-        elif error.errno in NO_ROOM:
-            hint = "make room there"
-        elif error.errno == errno.ENOENT and not path.parent.exists():
+        hint = _HINTS.get(error.errno or 0, "make sure that the folder can be written to")
+        if error.errno == errno.ENOENT and not path.parent.exists():
             hint = f"make the folder first: {path.parent}"
-        else:
-            hint = "make sure that the folder can be written to"
         raise DiskError(f"{path}: {error.strerror}{needed}", hint) from error
 
 

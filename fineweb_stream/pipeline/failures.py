@@ -70,7 +70,7 @@ def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None
         return None
     return MemoryLimitError(
         f"{place}out of memory ({reason})",
-        "raise the limit (ulimit -v, a container's), or use fewer workers: --workers 1",
+        "raise the limit (ulimit -v or -u, a container's), or use fewer workers: --workers 1",
     )
 
 

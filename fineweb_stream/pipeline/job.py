@@ -250,8 +250,10 @@ def _engine_loading(job: Job) -> Iterator[None]:
             get_encoder(engine, tokenizer)
 
     thread = threading.Thread(target=load, name="encode-load")
-    thread.start()
+    with contextlib.suppress(RuntimeError):  # there may be no more threads: the run will say so
+        thread.start()
     try:
         yield
     finally:
-        thread.join()
+        if thread.ident:
+            thread.join()

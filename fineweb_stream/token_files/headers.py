@@ -50,6 +50,8 @@ def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
 
     Raises `InputError` for a file that is empty, truncated, or not a token file of this dtype; `OSError`.
     """
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: not a regular file", "name another file")
     with path.open("rb") as file:
         n_bytes = os.fstat(file.fileno()).st_size
         head = file.read(HEAD_BYTES)
