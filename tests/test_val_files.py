@@ -15,16 +15,19 @@ import tiktoken
 
 from fineweb_stream import cli, prepare
 from fineweb_stream.inputs import standard_input
+from fineweb_stream.inputs.discover import find_inputs, leave_out
 from fineweb_stream.output.manifest import Record, read_record
 from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.remote.network import Fetcher, Network
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import document_ids, outputs, prepare_in_blocks, read_ids, split_at_eot, write_jsonl
+from .hub_server import HubServer
 from .test_contracts import FORMATS, write_documents
 from .test_resume import DOCS, OPTIONS, prepare_some
 
@@ -179,6 +182,39 @@ def test_a_file_that_is_in_both_is_val_alone(tmp_path: Path, capsys: pytest.Capt
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
     with pytest.raises(InputError, match="named with --val, and nothing is left to train on"):
         prepare(others, tmp_path / "none", val=tmp_path / "in", quiet=True, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("val", "is_same"),
+    [
+        ("http://HOST.org:80/b.txt", True),
+        ("HTTP://user:word@host.org/%62.txt#part", True),
+        ("https://host.org/b.txt", False),
+        ("http://host.org:8080/b.txt", False),
+        ("http://host.org/B.txt", False),
+        ("http://host.org/b.txt?v=2", False),
+    ],
+)
+def test_another_spelling_of_an_address(val: str, is_same: bool) -> None:
+    """A server is the same however it is written; a path is not, and another file may have the same version."""
+    inputs = [Input(f"http://host.org/{name}.txt", "text", 9, "65f-9") for name in "ab"]
+    assert len(leave_out(inputs, [Input(val, "text", 9, "65f-9")])) == 2 - is_same
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_dataset_on_the_hub_and_the_address_of_a_file_of_it(ending: str, tmp_path: Path, monkeypatch) -> None:
+    """The Hub says of both what the file holds."""
+    folder = tmp_path / "o" / "n" / "data"
+    folder.mkdir(parents=True)
+    for i in range(3):
+        write_documents(ending, folder, DOCS[i::3])[0].rename(folder / f"{i}.{ending}")
+    with HubServer(tmp_path) as server, Fetcher() as fetcher:
+        server.commit("o/n")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        inputs = find_inputs(["hf://datasets/o/n/data"], None, Network(fetcher))
+        val = find_inputs([f"{server.url}/datasets/o/n/resolve/main/data/1.{ending}"], None, Network(fetcher))
+    found = leave_out(inputs, val)
+    assert [Path(input.path).name for input in found] == [f"0.{ending}", f"2.{ending}"]
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ..remote.hub import is_remote, list_remote
 from ..remote.network import Network, RemoteFile, RemoteReader
@@ -23,7 +23,7 @@ from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
-from ..support.redact import quoted, shown
+from ..support.redact import is_web, quoted, shown
 from .foreign import HEAD_BYTES, is_json_lines
 from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
 from .refusal import STDIN_NAME
@@ -102,6 +102,12 @@ def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
 
 
 def _place(input: Input) -> str:
+    if re.fullmatch("[0-9a-f]{40,64}", input.fingerprint) and input.is_remote:
+        return input.fingerprint  # the hash of what it holds, by which the Hub knows it at each of its addresses
+    if is_web(input.path):
+        url = urlsplit(input.path)
+        port = url.port or {"http": 80, "https": 443}[url.scheme]
+        return f"{url.scheme}://{url.hostname}:{port}{unquote(url.path)}?{url.query}"
     if input.is_remote or input.is_stdin:
         return input.path
     info = os.stat(input.path)  # a file may have several paths
