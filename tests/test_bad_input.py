@@ -104,7 +104,7 @@ def test_missing_things(run_program, tmp_path) -> None:
     assert_error(run_program("folder", "--out", "o"), 2, "folder: no usable file", ".parquet")
     assert_error(run_program("*.jsonl", "--out", "o"), 2, "*.jsonl: no file matches")
     assert_error(run_program("fold*", "--out", "o"), 2, "fold*: no file matches")
-    assert_error(run_program("/dev/null", "--out", "o"), 2, "/dev/null: not a regular file", "standard input")
+    assert_error(run_program("/dev/null", "--out", "o"), 2, "/dev/null: not a regular file", "name text, jsonl")
     assert_error(run_program("-", "--out", "o", input=""), 2, "standard input is empty", "prepare.py -")
     assert_error(run_program("-", "--out", "o", input="PAR1\x15"), 2, "standard input: parquet", "save it to a file")
     if os.name == "posix":
@@ -260,8 +260,39 @@ def test_what_is_no_file_in_a_folder(kind: str, tmp_path: Path, monkeypatch, cap
     assert "passed over" in caplog.text and "a.txt, b.json, d.parquet" in caplog.text
     (folder / "c.jsonl").unlink()
     for name in (folder, folder / "a.txt"):
-        with pytest.raises(InputError, match=r"a\.txt: not a regular file\n.*prepare\.py - <"):
+        with pytest.raises(InputError, match=r"a\.txt: not a regular file\n"):
             find_inputs([str(name)])
+
+
+PIPES = {
+    "/dev/stdin": "gzip -dc c.jsonl.gz | {}",
+    "/proc/self/fd/0": "gzip -dc c.jsonl.gz | {}",
+    "<(gzip -dc c.jsonl.gz)": "{}",
+    "'my pipe'": "{}",
+}
+"""What is named, and how: in bash."""
+
+
+@pytest.mark.skipif(not shutil.which("bash") or not os.path.exists("/proc/self/fd"), reason="the words of a shell")
+@pytest.mark.parametrize("name", PIPES)
+def test_what_is_said_of_a_pipe_reads_it(name: str, tmp_path: Path) -> None:
+    """What is no file, typed as the message says, is read as standard input: the same as the file."""
+    path = write_jsonl(tmp_path / "c.jsonl", GOOD)
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    os.mkfifo(tmp_path / "my pipe")
+    prepare(path, tmp_path / "expected", val_ratio=0.1, quiet=True)
+
+    def typed(command: str) -> subprocess.CompletedProcess[str]:
+        program = f"{sys.executable} {ROOT / 'prepare.py'} --val-ratio 0.1 --out o"
+        command = command.replace("python prepare.py", program)
+        return subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    done = typed(PIPES[name].format(f"python prepare.py {name}"))
+    assert_error(done, 2, "not a regular file\n  a pipe is read as standard input: ")
+    said = done.stderr.rpartition("standard input: ")[2].strip()
+    done = typed("gzip -dc c.jsonl.gz > 'my pipe' & " * ("my" in name) + said.replace("COMMAND", "gzip -dc c.jsonl.gz"))
+    assert done.returncode == 0, done.stderr
+    assert outputs(tmp_path / "o") == outputs(tmp_path / "expected")
 
 
 def test_names_that_are_too_long(run_program, tmp_path) -> None:

@@ -355,12 +355,12 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("cli.py", "is a variable of the shell empty?"),
         ("inputs/parquet.py", "write the file anew with another encoding"),
     ],
-    "Of standard input, which a process of its own has: test_program, test_stream_val.": [
+    "Of standard input, which a process of its own has: test_program, test_stream_val, test_bad_input.": [
         ("cli.py", "name it: python prepare.py - or python prepare.py"),
         ("pipeline/report.py", "add text, or lower"),
         ("inputs/discover.py", "'it can be read once'"),
         ("inputs/discover.py", "'save it to a file, and name that'"),
-        ("inputs/discover.py", "'a pipe is read as standard input: prepare.py - < PIPE'"),
+        ("inputs/discover.py", "_how_to_read(path, info.st_mode)"),
         ("inputs/standard_input.py", "'pipe text into it: cat corpus.txt | python prepare.py -'"),
         ("pipeline/vocabulary.py", "'put the text in a file'"),
     ],

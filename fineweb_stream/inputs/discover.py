@@ -348,11 +348,20 @@ def _meant(path: Path) -> str:
     return "check the path (and quote it if it has spaces)"
 
 
+def _how_to_read(path: Path, mode: int) -> str:
+    """Say what to type where a pipe is named, a shell's <(COMMAND) among them."""
+    if re.match(r"/dev/(stdin$|fd/)|/proc/[^/]+/fd/", str(path)):
+        return "a pipe is read as standard input: COMMAND | python prepare.py -"
+    if stat.S_ISFIFO(mode):
+        return f"a pipe is read as standard input: python prepare.py - < {quoted(str(path))}"
+    return "name text, jsonl or parquet files"
+
+
 def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
-            raise InputError(f"{path}: not a regular file", "a pipe is read as standard input: prepare.py - < PIPE")
+            raise InputError(f"{path}: not a regular file", _how_to_read(path, info.st_mode))
         if info.st_size == 0 and is_named:
             raise InputError(f"{path}: the file is empty", "fetch it again, or leave it out")
         with path.open("rb") as file:
