@@ -150,7 +150,7 @@ def test_the_start_counts(tmp_path: Path) -> None:
 
 def test_several_files_of_which_some_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not sampled counts by its size."""
-    monkeypatch.setattr("fineweb_stream.pipeline.plan.N_SAMPLES", 2)
+    monkeypatch.setattr("fineweb_stream.pipeline.samples.N_SAMPLES", 2)
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", DOCS[i::5]) for i in range(5)]
     found = estimate(paths, tmp_path / "out", engine="tiktoken")
     assert found.documents == pytest.approx(len(DOCS), rel=0.1)

@@ -416,7 +416,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/verify.py", "'the command that began it continues it'"),
     ],
     "The hint of another place, with the file and the record.": [
-        ("pipeline/plan.py", "error.hint"),
+        ("pipeline/samples.py", "error.hint"),
         ("pipeline/worker.py", "cause.hint"),
         ("pipeline/worker.py", "error.hint"),
     ],

@@ -23,7 +23,8 @@ from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run
-from fineweb_stream.pipeline.plan import Sampled, disk_needed
+from fineweb_stream.pipeline.plan import disk_needed
+from fineweb_stream.pipeline.samples import Sampled
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.token_files.open import find_paths

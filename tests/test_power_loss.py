@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fineweb_stream.output import files, lock, shuffle, spool
-from fineweb_stream.pipeline import plan, run
+from fineweb_stream.pipeline import run, samples
 
 from .helpers import System, prepare_in_blocks, write_jsonl
 
@@ -268,7 +268,7 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(module, "PIECE_TOKENS", 400)
     monkeypatch.setattr(shuffle, "COMMIT_TOKENS", 800)
     # These are most of the time, and write nothing.
-    monkeypatch.setattr(plan, "sample", lambda *args: None)
+    monkeypatch.setattr(samples, "sample", lambda *args: None)
     monkeypatch.setattr(run, "forget_encoders", lambda: None)
     monkeypatch.setattr(shuffle, "_N_SLOTS", 64)
     (tmp_path / "recorded").mkdir()

@@ -320,7 +320,7 @@ def test_secrets_are_not_in_the_log_of_an_error(server, hub_folder, monkeypatch,
         raise RuntimeError(f"odd: {url}")
 
     monkeypatch.setattr("fineweb_stream.inputs.jsonl.read_block", lambda block: fail(block.source.input.path))
-    monkeypatch.setattr("fineweb_stream.pipeline.plan.sample", lambda *_: None)
+    monkeypatch.setattr("fineweb_stream.pipeline.samples.sample", lambda *_: None)
     with pytest.raises(PrepareError, match="RuntimeError: odd") as caught:
         prepare(f"{server.url}/files/c.jsonl?sig=S3CRET", tmp_path / "out", quiet=True)
     log = (tmp_path / "out" / "prepare.log").read_text()

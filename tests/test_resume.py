@@ -19,7 +19,7 @@ from fineweb_stream import cli, iter_ids, prepare
 from fineweb_stream.inputs.storage import InputFile
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
-from fineweb_stream.pipeline import plan, run
+from fineweb_stream.pipeline import run, samples
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.tokenizer import encoder
 
@@ -45,7 +45,7 @@ def prepare_some(path: Any, out: Path, n_blocks: int, block_bytes: int = 2000, *
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run.Run, "_absorb", absorb_some)
         if n_blocks >= 0:
-            patch.setattr(plan, "sample", lambda *args: None)  # an estimate takes longer than so few blocks
+            patch.setattr(samples, "sample", lambda *args: None)  # an estimate takes longer than so few blocks
         with contextlib.suppress(KeyboardInterrupt):
             prepare_in_blocks(block_bytes, path, out, **OPTIONS | options)
             return True
@@ -403,7 +403,7 @@ def test_any_other_exception(place: str, error: type[BaseException], corpus_path
         "while writing": (run.Run, "_absorb", 5),
     }[place]
     with pytest.MonkeyPatch.context() as patch, in_blocks(2000):
-        patch.setattr(plan, "sample", lambda *args: None)  # it calls the encoder too
+        patch.setattr(samples, "sample", lambda *args: None)  # it calls the encoder too
         patch.setattr(owner, name, panicking(getattr(owner, name), n, error))
         assert cli.main(arguments) == 1
     assert time.monotonic() - start < 10

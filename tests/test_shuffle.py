@@ -25,7 +25,7 @@ from fineweb_stream.output.own import LOCK_NAME
 from fineweb_stream.output.splits import hash_numbers
 from fineweb_stream.output.state import SHUFFLING
 from fineweb_stream.output.verify import verify
-from fineweb_stream.pipeline import plan, run
+from fineweb_stream.pipeline import run, samples
 from fineweb_stream.support.errors import DiskError, InputError
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
@@ -284,7 +284,7 @@ def test_killed_at_every_change(
     failure: Any, limits: str, waiting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed, out of disk or with an fsync lost at any moment of shuffling: the same command makes the same bytes."""
-    monkeypatch.setattr(plan, "sample", lambda *args: None)  # half of the time, and writes nothing; so do most slots
+    monkeypatch.setattr(samples, "sample", lambda *args: None)  # half of the time, and writes nothing; so do most slots
     monkeypatch.setattr(shuffle, "_N_SLOTS", 64)
     expected, finals = outputs(waiting / "expected"), outputs(waiting / "kept")
     settings = read_record(waiting / "waiting").settings  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs import sources
 from fineweb_stream.inputs.jsonl import read_lines
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.pipeline import plan
+from fineweb_stream.pipeline import samples
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.model import ReadOptions
 
@@ -50,7 +50,7 @@ def test_a_file_with_another_column(
     """The hint, or that name alone, finishes the run as both names from the start; commands before are done."""
     if is_found_late:
         monkeypatch.setattr(sources, "FOOTER_SECONDS", -1)
-        monkeypatch.setattr(plan, "N_SAMPLES", 1)
+        monkeypatch.setattr(samples, "N_SAMPLES", 1)
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"content.*\n.*--text-column (text,)?content ") as caught:
         prepare(folder, out, **OPTIONS)

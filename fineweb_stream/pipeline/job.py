@@ -188,7 +188,8 @@ class Job:
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Log what was found, what the run will make and what that takes; return the estimate."""
-        from .plan import check_plan, make_estimate, plan_lines, sample
+        from .plan import check_plan, make_estimate, plan_lines
+        from .samples import sample
 
         say([*report.found(record), self.plan.line])
         settings, plan = self.settings, self.plan
