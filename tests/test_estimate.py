@@ -164,6 +164,21 @@ def test_compressed_files_are_estimated_roughly(tmp_path: Path) -> None:
     assert found.is_rough and found.documents == pytest.approx(len(DOCS), rel=0.2)
 
 
+@pytest.mark.parametrize("share", [0.001, 0.9])
+def test_parquet_that_repeats_is_estimated_roughly(share: float, tmp_path: Path, capsys) -> None:
+    """The dictionary's mean value may be far from what the rows hold: it is called rough, and refuses no disk."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    short, long = ([f"{k} " + "and a few words more " * n for k in range(40)] for n in (1, 400))
+    chance = random.Random(3)
+    documents = [*short, *(chance.choice(long if chance.random() < share else short) for _ in range(6000))]
+    pq.write_table(pa.table({"text": documents}), tmp_path / "c.parquet", row_group_size=2000)
+    assert estimate(tmp_path / "c.parquet", tmp_path / "out").is_rough
+    prepare(tmp_path / "c.parquet", tmp_path / "out", dry_run=True)
+    assert " (roughly), " in capsys.readouterr().out
+    pq.write_table(pa.table({"text": documents[:40]}), tmp_path / "d.parquet")
+    assert not estimate(tmp_path / "d.parquet", tmp_path / "out").is_rough
+
+
 def test_a_compressed_file_that_is_cut(tmp_path: Path, capsys) -> None:
     """A dry run refuses it as the run does, which first says what there is up to the cut: no zeros, no advice."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)

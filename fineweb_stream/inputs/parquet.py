@@ -77,6 +77,11 @@ class Footer(NamedTuple):
         """The number of rows to read."""
         return self.first_rows[-1]
 
+    @property
+    def n_bytes(self) -> int:
+        """The decompressed size of the text column, with each dictionary once."""
+        return sum(chunk.total_uncompressed_size for chunk in self.chunks())
+
     def chunk(self, group: int) -> pq.ColumnChunkMetaData:
         """Return the text column's chunk in a row group."""
         return self.metadata.row_group(group).column(self.column)

@@ -32,7 +32,7 @@ class Estimate:
 
     The finished files will hold about `train_tokens` and `val_tokens` tokens, in `documents` documents (None for plain
     text). `spread` is the relative error of the sum of tokens at 95% confidence: 0.03 means 3%. `is_rough` means that
-    some inputs are compressed files, of which only the beginning was sampled.
+    the size of some text is a guess: of a compressed file's, or of parquet whose values repeat. It may be more or less.
 
     `input_bytes` is the size of the files, and `text_bytes` is what is read of them: decompressed text, whole lines of
     jsonl, the text column of parquet. At its peak the run needs `disk_bytes` more on disk; `disk_free_bytes` are free.
@@ -161,8 +161,9 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
     train, val = sampled.splits(settings)
     time = "" if found.seconds is None else f"; time: about {format_duration(found.seconds)}"
     taken = f", {train:,} of them for train (--max-tokens)" if train == settings.max_tokens else ""
+    spread = "roughly" if sampled.is_rough else f"±{sampled.spread:.1%}"
     lines += [
-        f"tokens: about {sampled.n_tokens:,} (±{sampled.spread:.1%}), {sampled.bytes_per_token:.2f} bytes each{taken};"
+        f"tokens: about {sampled.n_tokens:,} ({spread}), {sampled.bytes_per_token:.2f} bytes each{taken};"
         f" {TRAIN_NAME if layout.is_merged else 'shards'} {format_size(train * layout.id_bytes)}, {layout.val_name}"
         f" {format_size(val * layout.id_bytes)}",
         f"disk: {format_size(found.disk_bytes or 0)} needed at the peak, {format_size(found.disk_free_bytes)} free"

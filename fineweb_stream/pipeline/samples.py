@@ -26,6 +26,9 @@ from .worker import Encoded, encode_block
 
 N_SAMPLES = 64
 
+MAX_REPEATED = 1.5
+"""How many times what a parquet file's text column holds its text may be, before its estimate is called rough."""
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -40,7 +43,7 @@ class Sampled:
     spread: float
     bytes_per_second: float
     has_documents: bool
-    is_rough: bool = False  # only beginnings of compressed files were sampled, which may not be typical
+    is_rough: bool = False  # the size of the text is a guess
     val_tokens: int | None = None
     n_documents: int = 0
 
@@ -84,7 +87,8 @@ def sample(
     ratios = [ratio for sample in samples for ratio in sample.ratios]
     unseen = sum(sample.unseen_bytes for sample in samples) / max(sum(source.input.size for source in sources), 1)
     rates = [rate for sample in samples for rate in sample.rates]
-    spread = 0.0 if all(sample.is_whole() for sample in samples) else _half_interval(ratios) + 2 * unseen
+    is_whole = all(sample.is_whole() for sample in samples)
+    spread = 0.0 if is_whole else _half_interval(ratios) + 2 * unseen
     n_tokens = [sample.expected_tokens() for sample in samples]
     return Sampled(
         sum(n_tokens),
@@ -92,7 +96,7 @@ def sample(
         spread,
         sorted(rates)[len(rates) // 2],
         bool(sources[0].unit),
-        any(source.input.is_stream for source in sources),
+        not is_whole and any(sample.is_rough() for sample in samples),
         n_tokens[0] if n_val else None,
         sum(sample.expected_documents() for sample in samples),
     )
@@ -166,6 +170,10 @@ class _Sample:
         """Tell whether the samples are all of the text, so that nothing is extrapolated."""
         return len(self._chosen) == len(self._sources) and self.n_text >= self._text_bytes
 
+    def is_rough(self) -> bool:
+        """Tell whether the size of a text is a guess: of a compressed file, or by a dictionary's mean value."""
+        return any(source.input.is_stream or _is_repeating(source) for source in self._chosen)
+
     def expected_tokens(self) -> int:
         """Return how many tokens the sources have, with the end-of-text ids between plain texts."""
         n_joins = sum(one.n_joins for one in self._sources if isinstance(one, PlainText) and one.input.size > 0)
@@ -187,6 +195,13 @@ def _take_samples(source: Source, n: int, is_strict: bool) -> list[Block]:
         if is_strict:
             raise
         return []  # the run reports it when it gets there, and saves everything before it
+
+
+def _is_repeating(source: Source) -> bool:
+    """Tell whether much of a parquet file's text is values of its dictionaries, once more."""
+    with contextlib.suppress(InputError):
+        return isinstance(source, Parquet) and source.text_bytes() > MAX_REPEATED * source.footer.n_bytes
+    return False
 
 
 def _is_skipped(source: Source) -> bool:
