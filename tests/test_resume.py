@@ -275,21 +275,42 @@ def test_damaged_record(name: str, damage: str, corpus_path: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["train_shard_0000.bin", "train_shard_0001.bin", "val.bin.*.part", "*.bin.*.part"])
-@pytest.mark.parametrize("damage", ["shorter", "gone"])
-def test_damaged_data(name: str, damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
-    """A file that holds less than the record says is named before the work goes on: no wrong train.bin, no promise."""
+@pytest.mark.parametrize("damage", ["shorter", "gone", "other bytes"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_damaged_data(
+    name: str, damage: str, overwrite: bool, corpus_path: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    """A file that holds less than the record says is named before the work goes on, and --overwrite begins anew.
+
+    One that holds something else is named, too, at the latest by the merge: moved away, it is one that is gone.
+    """
     assert not prepare_some(corpus_path, tmp_path / "out", 14)
     path = next((tmp_path / "out").glob(name))
     if damage == "gone":
         path.unlink()
-    else:
+    elif damage == "shorter":
         os.truncate(path, path.stat().st_size - 2)
-    assert cli.main([str(corpus_path), "--out", str(tmp_path / "out"), *ARGUMENTS]) in (1, 2)
-    message = capsys.readouterr().err
-    assert str(path) in message
-    assert "--overwrite" in message
-    assert "the same command continues" not in message
-    assert not (tmp_path / "out" / "train.bin").exists()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    command = [str(corpus_path), "--out", str(tmp_path / "out"), *ARGUMENTS]
+    n_tokens = read_record(tmp_path / "out").state.n_tokens
+    if not overwrite or damage == "other bytes":
+        assert cli.main(command) in (1, 2)
+        message = capsys.readouterr().err
+        named = Path(re.match(r"prepare: (.*?): ", message)[1])
+        assert named == path or damage == "other bytes"
+        assert "--overwrite" in message
+        assert "the same command continues" not in message
+        assert not (tmp_path / "out" / "train.bin").exists()
+        assert read_record(tmp_path / "out").state.n_tokens == n_tokens or damage == "other bytes"
+        if "move it away" in message:
+            named.rename(tmp_path / "away")
+    assert cli.main([*command, "--overwrite"]) == 0
+    assert "made again" in capsys.readouterr().out
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..support.errors import DiskError, InputError, PrepareError
+from ..support.errors import DamagedError, DiskError, InputError, PrepareError
 from ..support.log import log
 
 Check = Callable[[], None]
@@ -297,10 +297,7 @@ class Part:
             self._note_head(data)
             self._digest.update(data)
         if sha256 and self.n_bytes and self._digest.hexdigest() != sha256:
-            raise PrepareError(
-                f"{self._part}: does not hold what the run has written",
-                "the file was changed by something else: move it away, then start over with --overwrite",
-            )
+            raise _replaced(self._part)
 
     @property
     def sha256(self) -> str:
@@ -379,22 +376,25 @@ class Part:
             with self._final_errors():
                 flushing.result()
 
-    def copy_from(self, source: Path, start: int, n_bytes: int, check: Check) -> None:
+    def copy_from(self, source: Path, start: int, n_bytes: int, check: Check, sha256: str = "") -> None:
         """Append `n_bytes` of another file from byte `start`; `check` is called between pieces and may raise.
 
         The system copies if it can; what it says it has copied is read back and compared.
 
-        Raises `PrepareError` if the other file has less.
+        Raises `DamagedError` if the other file has less, `PrepareError` if what is copied has another hash.
         """
-        stop = start + n_bytes
+        stop, digest = start + n_bytes, hashlib.sha256()
         with disk_errors(self.path, n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
             for data in read_pieces(source, start, stop):
                 if not self._clone(file.fileno(), start, data):
                     self.write(data)
                 start += len(data)
+                digest.update(data)
                 check()
         if start < stop:
             raise changed(source, start, stop)
+        if sha256 and digest.hexdigest() != sha256:
+            raise _replaced(source)
 
     def _clone(self, source_fd: int, position: int, data: bytes) -> bool:
         """Let the system copy `data` from the other file; tell whether this file holds it now.
@@ -426,11 +426,18 @@ class Part:
             self._fd = -1
 
 
-def changed(path: Path, has_bytes: int, expected: int) -> PrepareError:
+def changed(path: Path, has_bytes: int, expected: int) -> DamagedError:
     """Return the error for a file that holds less than the record says."""
-    return PrepareError(
+    return DamagedError(
         f"{path}: holds {has_bytes:,} bytes, but the record of the run says {expected:,}",
         "the file was changed by something else: start over with --overwrite",
+    )
+
+
+def _replaced(path: Path) -> PrepareError:
+    return PrepareError(
+        f"{path}: does not hold what the run has written",
+        "the file was changed by something else: move it away, then start over with --overwrite",
     )
 
 

@@ -18,6 +18,7 @@ from .files import Check
 from .manifest import Record
 from .own import CHANGES_NAME, TRAIN_NAME, check_own, looks_own
 from .shards import give_name, shard_path
+from .state import ENCODING
 
 
 def merge(record: Record, commit: Check, check: Check) -> None:
@@ -25,7 +26,7 @@ def merge(record: Record, commit: Check, check: Check) -> None:
 
     Resumes where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
 
-    Raises `DiskError`; `PrepareError` when a file holds less than the state says.
+    Raises `DiskError`; `DamagedError` when a file holds less than the state says.
     """
     folder, state, layout = record.folder, record.state, record.layout
     val = state.outputs[layout.val_name]
@@ -50,6 +51,15 @@ def merge(record: Record, commit: Check, check: Check) -> None:
             add(state.shard_name(number, layout), *shard)
     add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
     commit()  # on record before they get their final names
+
+
+def check_shards(record: Record) -> None:
+    """Raise `DamagedError` if a complete shard of an interrupted run is gone: only the merge would notice it."""
+    state, layout = record.state, record.written_layout
+    for number in range(state.base_shards, len(state.shard_sha256) if state.status == ENCODING else 0):
+        path = shard_path(record.folder, number, layout)
+        part = files.part_path(path, state.run)
+        _check_size(part if part.exists() else path, layout.n_bytes(record.shard_tokens))
 
 
 def give_names(record: Record) -> None:
@@ -101,18 +111,21 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
         n_bytes, sha256 = sizes[0], state.shard_sha256[0]
     with contextlib.closing(files.Part(target, n_bytes, run=state.run, sha256=sha256, check=check)) as part:
 
-        def add(source: Path, n_bytes: int, n_merged: int) -> None:
-            part.copy_from(source, 0, n_bytes, check)
+        def add(source: Path, first: int, stop: int) -> None:
+            start = 0
+            for number in range(first, stop):
+                part.copy_from(source, start, sizes[number], check, state.shard_sha256[number])
+                start += sizes[number]
             state.sync(part)
-            state.merged_shards = n_merged
+            state.merged_shards = stop
             commit()
 
         if state.base_shards > state.merged_shards:
-            add(target, sum(sizes[: state.base_shards]), state.base_shards)
+            add(target, 0, state.base_shards)
         if not keep_shards:
             _remove(folder, range(state.base_shards, state.merged_shards))
         for number in range(state.merged_shards, len(sizes)):
-            add(shard_path(folder, number), sizes[number], number + 1)
+            add(shard_path(folder, number), number, number + 1)
             if not keep_shards:
                 _remove(folder, range(number, number + 1))
         return part.sha256, part.head
@@ -127,7 +140,7 @@ def _remove(folder: Path, numbers: range) -> None:
 def _name_shards(record: Record, sizes: list[int]) -> None:
     """Give the shards still to merge their final names. Raises `PrepareError` unless each is there and complete.
 
-    And `InputError` unless it begins as it was written: hashing each by itself would cost as much as the hash of all.
+    And `InputError` unless it begins as it was written; what is merged is hashed while it is copied.
     """
     folder, state, layout, owned = record.folder, record.state, record.layout, record.owned()
     is_begun = not record.keeps_shards and files.part_path(folder / TRAIN_NAME, state.run).exists()

@@ -24,11 +24,13 @@ from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
 from ..output.columns import earlier_names, keep_names, names_of
 from ..output.manifest import Record
-from ..output.resume import open_record, recorded_inputs, reopen
+from ..output.merge import check_shards
+from ..output.resume import clear, open_record, recorded_inputs, reopen
 from ..output.state import DONE, ENCODING, MERGING
 from ..remote.hub import may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel
+from ..support.errors import DamagedError
 from ..support.log import log, say
 from ..support.model import Input, join_names
 from ..tokenizer.gpt2 import GPT2
@@ -133,6 +135,23 @@ class Job:
         threads.
         """
         record = self._open_record()
+        try:
+            return self._run_rest(record, quiet, executor, connect)
+        except DamagedError as error:
+            if not self.request.overwrite:
+                raise
+            log.warning("note: %s; so all of it is made again", error.message)
+        clear(record)
+        return self._run_rest(self._open_record(), quiet, executor, connect)
+
+    def _run_rest(
+        self,
+        record: Record,
+        quiet: bool,
+        executor: Executor | None,
+        connect: Callable[[Sequence[Source]], AbstractContextManager[Workers]] | None,
+    ) -> Record:
+        check_shards(record)
         sources = self._recorded_sources(record, is_kept=True)
         if record.state.status == MERGING and record.state.wants_more(self.settings.max_tokens):
             self._run(record, sources, quiet).work()  # only the merge is left: finish it before the run is extended

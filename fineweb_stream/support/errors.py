@@ -59,6 +59,10 @@ class DiskError(PrepareError):
     exit_status = 4
 
 
+class DamagedError(PrepareError):
+    """A file of a run holds less than the record says."""
+
+
 class EngineError(PrepareError):
     """The fast engine and tiktoken disagree, so the fast engine's ids cannot be trusted."""
 
