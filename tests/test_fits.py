@@ -163,3 +163,12 @@ def test_shards_are_as_long_as_their_readers_own() -> None:
     lengths = {layout: Settings(layout=layout).shard_tokens for layout in LAYOUTS}
     assert lengths == {"nanogpt": 500_000_000, "llmc": 100_000_000, "npy": 100_000_000, "llmc-fineweb": 100_000_000}
     assert Settings(layout="llmc", shard_tokens=7).shard_tokens == 7
+
+
+def test_a_larger_ratio_gives_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of few documents the first, which always is in val, may be more than the advised share: then none is advised."""
+    for n_documents, is_advised in ((3, False), (600, True)):
+        path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 200] * n_documents)
+        caplog.clear()
+        run(path, tmp_path / "out", "--dry-run")
+        assert ("--val-ratio" in caplog.text) == is_advised

@@ -398,6 +398,18 @@ def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corp
     assert ids.tolist() == np.concatenate(list(iter_ids(f"data/{name}"))).tolist() and len(ids)
 
 
+def test_a_format_is_for_all_inputs(tmp_path: Path, caplog) -> None:
+    """The advice for one file changes how the others are read: those with the name of another format are listed."""
+    for name in ("a.txt", "b.jsonl", "c.parquet"):
+        write_as(tmp_path / name)
+    found = find_inputs([str(tmp_path)], "text")
+    assert {input.format for input in found} == {"text"} and "so read as that, too: b.jsonl, c.parquet" in caplog.text
+    caplog.clear()
+    find_inputs([str(tmp_path / "b.jsonl")], "text")
+    find_inputs([str(tmp_path)])
+    assert "--format" not in caplog.text
+
+
 @pytest.mark.parametrize("hidden", ["_part", "@at", "#recycle", "$money", "~copy"])
 def test_what_is_hidden_but_has_no_dot_is_named(tmp_path: Path, monkeypatch, caplog, hidden: str) -> None:
     """Files in a folder, and folders in a folder or on a pattern's way: not read, and said. A named one is read."""

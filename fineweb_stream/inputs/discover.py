@@ -58,6 +58,9 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     inputs = [input for name in _without_own(names) for input in _find(name, format, network)]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
         log.warning("note: JSON Lines by what they hold, read as that (--format text overrides it): %s", _some(lines))
+    others = [Path(input.path) for input in inputs if format and _by_name(input.path)[0] not in ("", format)]
+    if 0 < len(others) < len(inputs):
+        log.warning("note: --format %s is for all inputs, so read as that, too: %s", format, _some(others))
     if not inputs:
         raise InputError("no input named", "name files, folders or globs, or - for standard input")
     if names.count(STDIN) > 1:

@@ -28,7 +28,7 @@ def larger_ratio(n_tokens: int, val: int, settings: Settings) -> float | None:
     if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(n_tokens, 1), MAX_USEFUL_RATIO)
-    return ratio if ratio > 1.2 * settings.val_ratio else None
+    return ratio if ratio > 1.2 * settings.val_ratio and ratio * n_tokens > val else None
 
 
 def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
