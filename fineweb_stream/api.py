@@ -194,18 +194,16 @@ def _request(given: dict[str, Any]) -> Request:
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}
     others |= {f"--val-{name}": given[f"val_{name}"] is not None for name in ("ratio", "tokens")}
     if val_names and (other := next((name for name, is_given in others.items() if is_given), None)):
-        raise InputError(f"--val and {other}: the files of --val are all of val, and nothing else", "leave one out")
+        raise InputError(f"--val and {other}: the files of --val are the whole validation split", "leave one out")
     if given["val_ratio"] is not None and given["val_tokens"] is not None:
-        log.warning("note: --val-tokens says how much is validation: --val-ratio does not count")
+        log.warning("note: --val-tokens sets the size of the validation split: --val-ratio is ignored")
     if given.get("index") and settings.eot != "after":
-        raise InputError(
-            f"--index and --eot {settings.eot}: an index says where documents end, by --eot after", "leave out one"
-        )
+        raise InputError(f"--index and --eot {settings.eot}: an index needs --eot after", "leave out one")
     check_neighbours(folder, LAYOUTS[settings.layout])
     if os.path.isfile(folder):  # False for a name that is too long, which fails later
         raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
     if given["demo"] and names:
-        raise InputError(f"demo=True takes no inputs: {names[0]}", "it is a corpus itself: leave one out")
+        raise InputError(f"demo=True takes no inputs: {names[0]}", "it has its own text: leave one out")
     given = given | {"connections": read_as("connections", given["connections"], parse_count)}
     plain = {
         field.name: given[field.name] for field in fields(Request) if field.name in given and field.name != "names"

@@ -34,7 +34,7 @@ _DESCRIPTION = (
 _EXAMPLES = r"""examples:
   prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
   prepare.py stories.txt --separator '<|endoftext|>'    documents in one text file
-  python -m fineweb_stream inspect|decode --help        look at what came out"""
+  python -m fineweb_stream inspect|decode --help        look at the outputs"""
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
@@ -96,7 +96,7 @@ def _packages_named() -> Iterator[None]:
 def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     out = options.pop("out")
     if out == "":
-        raise InputError("--out without a name", "is a variable of the shell empty? . is the current folder")
+        raise InputError("--out without a name", "is a shell variable empty? . is the current folder")
     out = here if out is None else Path(out)
     if cache := options.pop("tiktoken_cache"):
         from .token_files.tiktoken_cache import write_tiktoken_cache
@@ -106,7 +106,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
         return 0
     if options["inputs"] and (options["verify"] or options["demo"]):
         option = "--verify" if options["verify"] else "--demo"
-        hint = "it checks the folder that --out names" if options["verify"] else "it is a corpus itself: leave one out"
+        hint = "it checks the folder that --out names" if options["verify"] else "it has its own text: leave one out"
         raise InputError(f"{option} takes no input: {options['inputs'][0]}", hint)
     if options.pop("verify"):
         from .output.verify import verify
@@ -202,36 +202,36 @@ def make_parser() -> argparse.ArgumentParser:
         help="files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
     )
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
-    add("--val", nargs="+", action="extend", default=[], metavar="FILE", help="these are the validation split")
-    add("--val-ratio", metavar="R", help=f"share that is validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)")
+    add("--val", nargs="+", action="extend", default=[], metavar="FILE", help="files that are the validation split")
+    add("--val-ratio", metavar="R", help=f"share for validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)")
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
-    add("--val-at", choices=VAL_PLACES, default="start", metavar="P", help="val of plain text is its start or end")
+    add("--val-at", choices=VAL_PLACES, default="start", metavar="P", help="where val is in plain text: start or end")
     add("--shard-tokens", type=_size, metavar="N", help="tokens per shard (default: 500M; llmc and npy: 100M)")
-    add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N goes on from there")
+    add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N continues there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
     help = "nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)"
     add("--layout", default=NANOGPT.name, metavar="NAME", help=help)
-    add("--names", choices=NAMES, metavar="S", help="fineweb: call llmc's files as llm.c's script does")
-    add("--for", dest="fit", metavar="BxT[xP]", help="the trainer's batch: are the files long enough? 64x1024x8")
+    add("--names", choices=NAMES, metavar="S", help="fineweb: name llmc's files as llm.c's script does")
+    add("--for", dest="fit", metavar="BxT[xP]", help="check file sizes against the trainer's batch, as 64x1024x8")
     add("--eot", choices=tuple(EOT_PLACES), default="after", metavar="E", help="end-of-text: after, before or both")
-    add("--shuffle", action="store_true", help="documents in a random order, always the same for one --seed")
+    add("--shuffle", action="store_true", help="write documents in a random order that --seed decides")
     add("--tokenizer", default="gpt2", metavar="T", help="gpt2 (default), cl100k_base, a tokenizer.json, bytes, chars")
-    add("--pattern", metavar="P", help="of a .tiktoken file: gpt2, cl100k, o200k, qwen2, or a regular expression")
+    add("--pattern", metavar="P", help="for a .tiktoken file: gpt2, cl100k, o200k, qwen2, or a regular expression")
     add("--eot-id", metavar="ID", help="the tokenizer's end-of-text: an id, or its text")
-    add("--index", action="store_true", help="beside each file write where its documents end (NAME.index)")
+    add("--index", action="store_true", help="write where documents end, beside each file (NAME.index)")
     add(
         "--format",
         choices=FORMATS,
         metavar="F",
-        help="what the inputs are: text, jsonl or parquet, whatever their names",
+        help="format of the inputs, whatever their names: text, jsonl or parquet",
     )
     add(
         "--text-column",
         default="text",
         metavar="C",
-        help="field of jsonl, column of parquet (default: text); of text,content the first that is there",
+        help="field of jsonl, column of parquet (default: text); for text,content the first that exists",
     )
-    add("--separator", type=_separator, metavar="S", help=r"what parts documents in a text file, as '\n\n'")
+    add("--separator", type=_separator, metavar="S", help=r"what separates documents in a text file, as '\n\n'")
     add(
         "--errors",
         default="strict",
@@ -244,29 +244,29 @@ def make_parser() -> argparse.ArgumentParser:
         "--engine",
         default="auto",
         metavar="E",
-        help="what encodes: tiktoken, gigatoken, or auto, the fastest (default)",
+        help="encoder: tiktoken, gigatoken, or auto, the fastest (default)",
     )
-    add("--workers", metavar="N", help="threads that encode (default: one for each CPU)")
+    add("--workers", metavar="N", help="encoding threads (default: one per CPU)")
     add(
         "--connections",
         metavar="N",
         default=DEFAULT_CONNECTIONS,
-        help=f"connections that fetch what lies at URLs (default: {DEFAULT_CONNECTIONS})",
+        help=f"connections for inputs at URLs (default: {DEFAULT_CONNECTIONS})",
     )
-    add("--memory", metavar="M", help="budget of the process tree, as 4GB or 50%% (default: half of the available)")
+    add("--memory", metavar="M", help="memory budget, as 4GB or 50%% (default: half of what is available)")
     add(
         "--cluster",
         metavar="ADDRESS",
         default=os.environ.get("DASK_SCHEDULER_ADDRESS") or None,
         help="a Dask scheduler",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of the validation split and of --shuffle (default: 0)")
-    add("--overwrite", action="store_true", help="begin anew: what another run has left is deleted first")
-    add("--dry-run", action="store_true", help="say what would be made, the disk, memory and time it takes, and stop")
-    add("--quiet", action="store_true", help="say nothing but warnings and errors")
-    add("--demo", action="store_true", help="use the text that Python carries as the corpus")
+    add("--seed", type=int, default=0, metavar="N", help="for the validation split and --shuffle (default: 0)")
+    add("--overwrite", action="store_true", help="start over: first delete the files of an earlier run")
+    add("--dry-run", action="store_true", help="estimate the outputs, disk, memory and time, and stop")
+    add("--quiet", action="store_true", help="print only warnings and errors")
+    add("--demo", action="store_true", help="use text that comes with Python as the corpus")
     add("--verify", action="store_true", help="read the outputs again and check them")
-    add("--tiktoken-cache", metavar="DIR", help="write GPT-2 there for tiktoken (sample.py offline), and stop")
+    add("--tiktoken-cache", metavar="DIR", help="write GPT-2's files there for tiktoken (sample.py offline), and stop")
     add("--version", action="version", version=f"fineweb_stream {__version__}")
     return parser
 

@@ -233,7 +233,7 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
         found = [Path(input.path).relative_to(tmp_path) for input in find_inputs([str(tmp_path / name)])]
         assert found == [Path("tree/a/1.txt"), Path("tree/b/2.txt")]
     (tmp_path / "tree/gone.txt").symlink_to("nowhere.txt")
-    with pytest.raises(InputError, match=r"gone\.txt: a link to what is not there: nowhere\.txt"):
+    with pytest.raises(InputError, match=r"gone\.txt: a broken link to nowhere\.txt"):
         find_inputs([str(tmp_path / "tree/*.txt")])
 
 
@@ -338,7 +338,7 @@ def test_damaged_parquet_is_named(run_program, tmp_path) -> None:
     assert_error(run_program("c.parquet"), 2, "c.parquet, rows 1 to ", "CRC", "fetch the file again")
     schema = pa.schema([("text", pa.string()), ("text", pa.string())])
     pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], schema=schema), tmp_path / "d.parquet")
-    assert_error(run_program("d.parquet"), 2, "d.parquet: 2 columns are called 'text'")
+    assert_error(run_program("d.parquet"), 2, "d.parquet: 2 columns are named 'text'")
 
 
 def test_wrong_parquet_column(run_program, tmp_path) -> None:
@@ -502,7 +502,7 @@ def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
     for text, status in (("some words " * 99, 0), ("other words " * 99, 2)):
         piped = run_program("-", "--out", "piped", input=text)
         assert piped.returncode == status, piped.stderr
-    assert "standard input begins with something else" in piped.stderr
+    assert "standard input begins differently" in piped.stderr
 
 
 def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
@@ -514,9 +514,9 @@ def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
     assert done.returncode == 0, done.stderr
     expected = document_ids(reference, [story.replace("\r\n", "\n") for story in stories])
     assert sorted(split_at_eot(both_splits(tmp_path / "o"))) == sorted(expected)
-    assert_error(run_program("f0.txt", "--separator", "###", "--out", "p"), 2, "separator '###' parts nothing")
+    assert_error(run_program("f0.txt", "--separator", "###", "--out", "p"), 2, "separator '###' separates nothing")
     done = run_program("f0.txt", "f1.txt", "f2.txt", "--separator", "###", "--val-ratio", "0.5", "--out", "q")
-    assert "warning: the separator '###' parts nothing" in done.stdout + done.stderr
+    assert "warning: the separator '###' separates nothing" in done.stdout + done.stderr
 
 
 def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:
@@ -524,7 +524,7 @@ def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:
     (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]))
     (tmp_path / "train.bin").write_bytes(b"precious")
     for more in ([], ["--overwrite"]):
-        assert_error(run_program("c.jsonl", "--out", ".", *more), 2, "train.bin is already there", "move it away")
+        assert_error(run_program("c.jsonl", "--out", ".", *more), 2, "train.bin already exists", "move it away")
     assert (tmp_path / "train.bin").read_bytes() == b"precious"
     (tmp_path / "train.bin").rename(tmp_path / "elsewhere.bin")
     assert run_program("c.jsonl", "--out", ".").returncode == 0
@@ -559,7 +559,7 @@ def test_plain_text_and_documents_do_not_mix(run_program, tmp_path) -> None:
         (["--connections", "x"], "--connections x: not a number"), (["--for", "8"], "--for 8: not a batch"),
         (["--layout", "x"], "the layouts are nanogpt, llmc, npy\n"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),
-        (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
+        (["--memory", "4"], "--memory 4: too little to be a size"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
         (["--val-ratio", "0,1"], "with a point: 0.1"),
     ],
 )  # fmt: skip

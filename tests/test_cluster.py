@@ -226,7 +226,9 @@ def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.Lo
     caplog.set_level(logging.INFO, "fineweb_stream")
     prepare(write_corpus("jsonl", tmp_path), tmp_path / "out", cluster=address)
     said = "\n".join(caplog.messages)
-    assert re.search(r"^memory: budget .*; (gigatoken|tiktoken) on the workers, whose memory is their own$", said, re.M)
+    assert re.search(
+        r"^memory: budget .*; (gigatoken|tiktoken) on the workers, which have their own memory$", said, re.M
+    )
     assert re.search(r"^disk: .* free$", said, re.M)
 
 

@@ -115,7 +115,9 @@ def test_a_zstd_window_too_large_is_told(tmp_path: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=28)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     (tmp_path / "c.txt.zst").write_bytes(packer.compress(b"some words\n" * 999) + packer.flush())
-    with pytest.raises(InputError, match=r"needs more than \d+\.\d MB to be unpacked.*\n.*unzstd --long=31") as caught:
+    with pytest.raises(
+        InputError, match=r"needs more than \d+\.\d MB of memory to be unpacked.*\n.*unzstd --long=31"
+    ) as caught:
         prepare(tmp_path / "c.txt.zst", tmp_path / "out", quiet=True, memory="300MB")
     prepare(tmp_path / "c.txt.zst", tmp_path / "out", quiet=True, memory="700MB")
     if not shutil.which("unzstd"):

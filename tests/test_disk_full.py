@@ -239,7 +239,7 @@ def test_what_a_full_disk_has_is_saved(small_disk: Path, tmp_path: Path) -> None
     assert record and record.state.n_tokens * 2 > DISK_BYTES // 2
     shutil.copytree(small_disk / "out", tmp_path / "out")
     more = subprocess.run([*command, tmp_path / "out"], capture_output=True, text=True, check=True, timeout=60)
-    assert f"{record.state.n_tokens:,} tokens are there" in more.stdout
+    assert f"{record.state.n_tokens:,} tokens are done" in more.stdout
     subprocess.run([*command, tmp_path / "expected"], capture_output=True, check=True, timeout=60)
     for name in ("train.bin", "val.bin"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()

@@ -163,7 +163,7 @@ def test_what_is_missing_cut_or_foreign(tmp_path: Path) -> None:
         open_documents(path)
     write_index(path)
     index_path(path).write_bytes(index_path(path).read_bytes()[:-3])
-    with pytest.raises(InputError, match="69 bytes are no index"):
+    with pytest.raises(InputError, match="69 bytes are not a whole index"):
         open_documents(path)
     for data in (b"my notes about documents", b"12345678", bytes(16)):
         index_path(path).write_bytes(data)
@@ -182,7 +182,7 @@ def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "already done" in (said := capsys.readouterr().out) and "train.bin.index: where " in said
     assert read_index(out / "train.bin") == places(out / "train.bin")
     assert cli.main([*command, "--max-tokens", "5000"]) == 0
-    assert "warning: " in (said := capsys.readouterr().out) and "--index makes it anew" in said
+    assert "warning: " in (said := capsys.readouterr().out) and "--index rewrites it" in said
     assert cli.main([*command, "--max-tokens", "5000", "--index"]) == 0
     assert read_index(out / "train.bin") == places(out / "train.bin")
     assert not list(out.glob("*.part"))

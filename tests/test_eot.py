@@ -86,7 +86,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         prepare(path, tmp_path / "out", eot="before", index=True)
     prepare(path, tmp_path / "before", quiet=True, eot="before", layout="llmc")
     for refused in (lambda: write_index(tmp_path / "before" / "val.bin"), lambda: open_documents(tmp_path / "before")):
-        with pytest.raises(InputError, match="made with --eot before, and an index says where documents end"):
+        with pytest.raises(InputError, match="made with --eot before, and an index needs --eot after"):
             refused()
     prepare(path, tmp_path / "out", quiet=True)
     with pytest.raises(InputError, match="--eot was 'after' and is 'before'"):
@@ -107,7 +107,7 @@ def test_an_index_of_an_earlier_run_is_named(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     for name in ("train.bin", "val.bin"):
         index = tmp_path / "out" / f"{name}.index"
-        assert f"made with --eot both, and an index says where documents end, by --eot after: delete {index}\n" in said
+        assert f"made with --eot both, and an index needs --eot after: delete {index}\n" in said
         index.unlink()
     prepare(path, tmp_path / "out", eot="both")
-    assert "an index says" not in capsys.readouterr().out
+    assert "an index needs" not in capsys.readouterr().out

@@ -213,7 +213,7 @@ def test_of_a_finished_run_it_is_what_was_made(max_tokens: int | None, tmp_path:
     dry = prepare(path, out, dry_run=True, **options)
     said = capsys.readouterr().out
     assert (dry.train_tokens, dry.val_tokens) == (result.train_tokens, result.val_tokens)
-    assert said.startswith("already done: the same command has nothing to do; --overwrite makes all of it anew\n")
+    assert said.startswith("already done: the same command has nothing to do; --overwrite starts over\n")
     assert f"{out / 'train.bin'}: {result.train_tokens:,} tokens" in said and "resuming" not in said
     assert estimate(path, out, **options).disk_bytes == 0
     prepare(path, out, dry_run=True, overwrite=True, **options)

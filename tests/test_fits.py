@@ -132,7 +132,7 @@ def test_modded_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     path.write_text("\n".join(DOCS))
     assert run(path, out, "--layout", "llmc", "--val-ratio", "0.3") == 0
     said = capsys.readouterr().out
-    assert "modded-nanogpt, if it is to read them, needs end-of-text ids" in said
+    assert "modded-nanogpt, if you use it, needs end-of-text ids" in said
     assert "10,485,760 tokens of val (more text), two shards or more (more text)" in said
     with pytest.raises(Refused, match="val"):
         READERS["modded-nanogpt"](out, 1, 1024, 1)
@@ -152,7 +152,7 @@ def test_neighbours_that_build_nanogpt_would_load(
     options = ["--layout", "npy", "--val-ratio", "0.3"]
     assert run(path, tmp_path, *options) == 2
     said = capsys.readouterr().err
-    assert f"{tmp_path / name}: build-nanogpt's reader takes every name" in said
+    assert f"{tmp_path / name}: build-nanogpt's reader takes every file" in said
     out = re.search(r"--out (\S+)", said)
     assert out and run(path, Path(out[1]), *options) == 0
     READERS["npy"](Path(out[1]), 1, 64, 1)

@@ -214,7 +214,7 @@ def test_without_jq_python_does_it(tmp_path: Path, monkeypatch, reference, kind:
     path.write_bytes(FOREIGN[kind][1]())
     with pytest.raises(InputError) as caught:
         find_inputs([path.name])
-    command = re.search(r"make one object a line of it: (.*); or read it", caught.value.hint)
+    command = re.search(r"write one object per line: (.*); or read it", caught.value.hint)
     assert command and "jq" not in command[1]
     subprocess.run(command[1], shell=True, check=True, timeout=60)
     [made] = set(tmp_path.iterdir()) - {path}
@@ -291,7 +291,7 @@ def test_room_for_what_has_not_come_yet(tmp_path: Path, options: dict[str, str])
     """A row of zero bytes behind a text, as in a file that is being fetched: named with its place, or read as it is."""
     path, text = tmp_path / "c.txt", f"{PLAIN}\n".encode() * 2000
     path.write_bytes(text + bytes(3 << 20))
-    place = rf"c\.txt.*byte {len(text):,}\)?: 4,096 zero bytes and more, not text\n.*wait for its end"
+    place = rf"c\.txt.*byte {len(text):,}\)?: 4,096 or more zero bytes, not text\n.*Wait until it is complete"
     with pytest.raises(InputError, match=place):
         prepare(path, tmp_path / "out", quiet=True, **options)
     prepare(path, tmp_path / "as it is", errors="replace", quiet=True, **options)
@@ -346,7 +346,7 @@ def test_what_is_unpacked_already_is_said(tmp_path: Path, monkeypatch, suffix: s
     monkeypatch.chdir(tmp_path)
     line = json.dumps({"text": "a"}) + "\n"
     Path(f"c.jsonl{suffix}").write_text(line)
-    with pytest.raises(InputError, match="not compressed, though it is called") as caught:
+    with pytest.raises(InputError, match="not compressed, though its name ends in") as caught:
         find_inputs([f"c.jsonl{suffix}"])
     subprocess.run(caught.value.hint.partition(": ")[2], shell=True, check=True)
     assert find_inputs(["c.jsonl"])[0].format == "jsonl"

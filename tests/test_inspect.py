@@ -222,7 +222,7 @@ def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shutil.copy(out / "train.bin", alone)
     assert main(["inspect", str(alone)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert " of " not in said[0] and said[-1].startswith("assumed: ids of GPT-2, for no prepare.json says")
+    assert " of " not in said[0] and said[-1].startswith("assumed: ids of GPT-2, as no prepare.json names")
     assert said[-1].endswith(
         "put the prepare.json of their run beside the file, and give it the name that it had there"
     )
@@ -257,7 +257,7 @@ def test_an_index_is_no_token_file(n: int, suffix: str, tmp_path: Path, capsys: 
     np.save(path, np.array([1, EOT_ID] * n, "<u2")) if suffix == ".npy" else write_tokens(path, [1, EOT_ID] * n)
     assert main(["index", str(path)]) == 0
     assert main(["inspect", str(index_path(path))]) == 2
-    expected = f"documents end, and is no token file\n  name the file that it belongs to, {path.name}\n"
+    expected = f"document ends, not a token file\n  name the file that it belongs to, {path.name}\n"
     assert capsys.readouterr().err.endswith(expected)
 
 
@@ -272,9 +272,8 @@ def test_a_folder_of_an_interrupted_run(shuffle: bool, tmp_path: Path, capsys: p
     with pytest.raises(InputError) as caught:
         open_tokens(out, "val")
     for said in (capsys.readouterr().err, str(caught.value)):
-        assert (
-            f"{out}: not finished: the run in this folder works, or was stopped: {n_tokens:,} tokens of {path}" in said
-        )
+        state = "the run in this folder is still working, or was stopped"
+        assert f"{out}: not finished: {state}: {n_tokens:,} tokens of {path}" in said
         assert "run its command again: it continues" in said
     assert prepare_some(path, out, -1, **options)
     assert main(["inspect", str(out)]) == 0

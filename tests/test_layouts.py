@@ -189,7 +189,7 @@ def test_another_layout(before: str, now: str, is_done: bool, corpus_path: Path,
     assert "--keep-shards" not in str(refused.value)
     record = (out / "prepare.json").rename(tmp_path / "record")
     for overwrite in (False, True):  # without the record nobody knows whose they are
-        with pytest.raises(InputError, match=r"is (already|still) there"):
+        with pytest.raises(InputError, match=r"(already|still) exist"):
             prepare(corpus_path, out, layout=now, quiet=True, overwrite=overwrite, **OPTIONS)
     assert files(out) == there
     record.rename(out / "prepare.json")
@@ -273,7 +273,7 @@ def test_shards_that_were_kept_are_outputs(damage: str, corpus_path: Path, tmp_p
     out = tmp_path / "out"
     prepare(corpus_path, out, keep_shards=True, **OPTIONS)
     shards = sorted(out.glob("train_shard_*"))
-    assert f"{shards[0]} to {shards[-1].name}: the tokens of train.bin once more" in capsys.readouterr().out
+    assert f"{shards[0]} to {shards[-1].name}: a second copy of the tokens of train.bin" in capsys.readouterr().out
     lines = verify(out)
     assert [line.partition(":")[0] for line in lines[:-1]] == [
         str(out / "train.bin"),

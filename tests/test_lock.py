@@ -234,7 +234,7 @@ prepare_in_blocks(2000, {str(corpus_path)!r}, Path({str(tmp_path / "out")!r}), s
     while (done := subprocess.run(host, **pipes)).returncode == 2 and time.monotonic() < deadline:
         time.sleep(0.1)  # until the killed process is gone
     assert done.returncode == 0, done.stderr
-    assert "tokens are there" in done.stdout
+    assert "tokens are done" in done.stdout
     prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 

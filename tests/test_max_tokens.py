@@ -68,7 +68,7 @@ def test_a_smaller_limit_takes_nothing_away(tmp_path, is_finished: bool) -> None
     n_tokens = read_record(out).state.train_tokens
     assert n_tokens > 1000
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    with pytest.raises(InputError, match=f"{n_tokens:,} tokens of train are there already, --max-tokens is 1,000"):
+    with pytest.raises(InputError, match=f"train already has {n_tokens:,} tokens, --max-tokens is 1,000"):
         prepare(path, out, max_tokens=1000, quiet=True, **OPTIONS)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert prepare(path, out, max_tokens=1000, dry_run=True, quiet=True, **OPTIONS).train_tokens == 1000

@@ -71,7 +71,7 @@ def test_what_is_the_runs_own(corpus_path: Path, tmp_path: Path, expected: dict[
     for name in ("fineweb_val_000000.bin", "fineweb_train_000001.bin", "fineweb_train_1234567.bin"):
         (out / name).write_bytes(b"of llm.c's own script")
         for overwrite in (False, True):
-            with pytest.raises(InputError, match=f"{name} is already there, and not of this run"):
+            with pytest.raises(InputError, match=f"{name} already exists, and is not from this run"):
                 prepare(corpus_path, out, quiet=True, names="fineweb", overwrite=overwrite, **OPTIONS)
         (out / name).unlink()
     for name in (
@@ -100,7 +100,7 @@ def test_the_option(corpus_path: Path, tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().out
     assert f"{out / 'fineweb_train_000001.bin'} to fineweb_train_000002.bin: " in said
     assert f"-i '{out}/fineweb_train_*.bin' -j {out}/fineweb_val_000000.bin" in said
-    assert "modded-nanogpt, if it is to read them, needs" in said
+    assert "modded-nanogpt, if you use it, needs" in said
     assert cli.main([*command[:-4], *command[-2:], "--layout", "llmc-fineweb"]) == 0
     assert "already done" in capsys.readouterr().out
     for layout in ("npy", "nanogpt"):

@@ -368,13 +368,15 @@ def test_what_comes_in_the_records_place_while_a_run_works(
 def test_a_record_that_is_gone_while_its_files_are_there(tmp_path: Path) -> None:
     """The manifest alone, beside what its run has made: nothing is begun anew in silence; put back, it goes on."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
-    for shard_tokens, advice in ((10**6, "--overwrite"), (1500, "move what is there away")):
+    for shard_tokens, advice in ((10**6, "--overwrite"), (1500, "move these files away")):
         options = OPTIONS | {"shard_tokens": shard_tokens}
         prepare(path, tmp_path / "expected", quiet=True, overwrite=True, **options)
         assert not prepare_some(path, out, 12, **options)
         record = (out / "prepare.json").rename(tmp_path / "kept")
         before = {file.name: file.read_bytes() for file in out.iterdir()}
-        with pytest.raises(PrepareError, match=r"prepare\.json: gone, while what its run has written") as raised:
+        with pytest.raises(
+            PrepareError, match=r"prepare\.json: missing, although the files that its run has written"
+        ) as raised:
             prepare(path, out, quiet=True, **options)
         assert advice in str(raised.value)
         assert {file.name: file.read_bytes() for file in out.iterdir()} == before

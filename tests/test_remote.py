@@ -244,7 +244,7 @@ def test_pinned(hub: HubServer, folder: Path) -> None:
         ("http://HOST/files/absent.txt", "HTTP 404"),
         ("http://HOST/files/*.txt", "does not list"),
         ("http://HOST/files/", "does not list"),
-        ("http:///a.txt", "no address"),
+        ("http:///a.txt", "no server"),
         ("http://HOST:port/a.txt", "not an address"),
     ],
 )

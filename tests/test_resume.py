@@ -95,7 +95,7 @@ def test_a_shard_that_was_swapped(
         merge(*args, **kwargs)
 
     monkeypatch.setattr(run, "merge", merge_swapped)
-    with pytest.raises(InputError, match=f"{shard.name} is not the file that the record speaks of\n  it is left alone"):
+    with pytest.raises(InputError, match=f"{shard.name} is not the file that the record describes\n  it is left alone"):
         prepare(corpus_path, tmp_path / "out", **options)
     assert set(shard.read_bytes()) == {ord("x")} and not (tmp_path / "out" / "train.bin").exists()
     monkeypatch.undo()
@@ -140,8 +140,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "separator": (lambda path: None, {"separator": "\n"}, "--separator was not given and is"),
     "column": (lambda path: None, {"text_column": "id2"}, "--text-column was 'text' and is 'id2'"),
     "order": (lambda path: None, {"inputs": "ba"}, "named in another order"),
-    "one more": (lambda path: None, {"inputs": "cab"}, "c.jsonl was not there"),
-    "one less": (lambda path: None, {"inputs": "a"}, "b.jsonl was there and is not named now"),
+    "one more": (lambda path: None, {"inputs": "cab"}, "c.jsonl is new"),
+    "one less": (lambda path: None, {"inputs": "a"}, "b.jsonl is no longer an input"),
 }
 
 
@@ -173,9 +173,7 @@ def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
     """A folder of many files that is not named any more: the first of them, and how many there are."""
     paths = [write_jsonl(tmp_path / f"{i:02}.jsonl", DOCS[i : i + 9]) for i in range(20)]
     prepare(paths, tmp_path / "out", quiet=True)
-    with pytest.raises(
-        InputError, match=r"04.jsonl was there and is not named now: it was read already; and 14 more\n"
-    ):
+    with pytest.raises(InputError, match=r"04.jsonl is no longer an input: it was read already; and 14 more\n"):
         prepare(paths[-1], tmp_path / "out", quiet=True)
 
 
@@ -187,7 +185,7 @@ def test_dry_run_says_what_is_in_the_way(tmp_path: Path, capsys) -> None:
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     for options, message in (
         ({"seed": 3}, "--seed was 0 and is 3\n  it is left alone: choose another folder"),
-        ({"max_tokens": 9}, "tokens of train are there already, --max-tokens is 9\n"),
+        ({"max_tokens": 9}, "tokens, --max-tokens is 9\n"),
     ):
         prepare(path, out, dry_run=True, **options)
         assert message in (said := capsys.readouterr().out) and said.startswith("note: ") and "tokens: about" in said
@@ -196,7 +194,7 @@ def test_dry_run_says_what_is_in_the_way(tmp_path: Path, capsys) -> None:
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     (out / "prepare.json").unlink()
     prepare(path, out, dry_run=True)
-    assert "note: " in (said := capsys.readouterr().out) and "is already there, and not of this run" in said
+    assert "note: " in (said := capsys.readouterr().out) and "already exists, and is not from this run" in said
 
 
 @pytest.mark.parametrize("kind", ["txt", *FORMATS])
@@ -228,7 +226,7 @@ def test_resume_says_where(corpus_path: Path, tmp_path: Path, capsys) -> None:
     assert not prepare_some(corpus_path, tmp_path / "out", 8)
     state = read_record(tmp_path / "out").state
     prepare(corpus_path, tmp_path / "out", **OPTIONS)
-    said = re.search(r"resuming at (\d+)%: ([\d,]+) tokens are there", capsys.readouterr().out)
+    said = re.search(r"resuming at (\d+)%: ([\d,]+) tokens are done", capsys.readouterr().out)
     assert said
     assert int(said[1]) == round(100 * state.input_bytes / corpus_path.stat().st_size)
     assert int(said[2].replace(",", "")) == state.train_tokens + state.val_tokens
@@ -366,7 +364,7 @@ GOES_ON = {write_more: ("txt", "jsonl", "separated"), write_anew: ("txt", *FORMA
 @pytest.mark.parametrize("change", [append, shrink, put_another, Path.unlink, write_more, write_anew])
 @pytest.mark.parametrize("kind", ["txt", *FORMATS])
 def test_input_changes_while_it_is_read(change: Callable[[Path], None], kind: str, tmp_path: Path, caplog) -> None:
-    """Noticed, named, exit 2, no final file; the same command goes on where what was read is in it still."""
+    """Noticed, named, exit 2, no final file; the same command continues where what was read is in it still."""
     if kind == "txt":
         path, options = tmp_path / "c.txt", {}
         path.write_text("\n".join(DOCS))
@@ -387,11 +385,11 @@ def test_input_changes_while_it_is_read(change: Callable[[Path], None], kind: st
     assert re.search(r"changed|ends at byte|No such file", caught.value.message)
     assert not (tmp_path / "out" / "train.bin").exists()
     if kind in GOES_ON.get(change, ()):
-        assert "the same command goes on" in caught.value.hint
+        assert "the same command continues" in caught.value.hint
         assert re.search(r"[\d,]{3,} tokens are saved", caught.value.saved)
         prepare(path, tmp_path / "out", quiet=True, **OPTIONS | options)
         is_other_share = kind == "txt" and change is write_more
-        assert ("val stays the share of the text that there was" in caplog.text) == is_other_share
+        assert ("val stays a share of the earlier text" in caplog.text) == is_other_share
         prepare(path, tmp_path / "at once", quiet=True, **OPTIONS | options)
         assert outputs(tmp_path / "out") == outputs(tmp_path / "at once")
 
@@ -498,7 +496,7 @@ def test_a_file_that_grows_behind_the_place(kind: str, tmp_path: Path, caplog) -
         prepare(path, tmp_path / str(n), quiet=True, **OPTIONS)
         prepare(path, tmp_path / f"{n} at once", quiet=True, **OPTIONS)
         assert outputs(tmp_path / str(n)) == outputs(tmp_path / f"{n} at once")
-        assert "changed after the place that was reached" in caplog.text and "written anew" not in caplog.text
+        assert "changed after the place that the run had reached" in caplog.text and "rewritten" not in caplog.text
     path.write_bytes(pack(text))
     assert not prepare_some(path, tmp_path / "before", 9, 500)
     path.write_bytes(pack(text.replace(b"Document 0.9 ", b"Document 0.8 ", 1) + text))
@@ -559,7 +557,7 @@ def test_a_file_that_changes_under_iter_ids(tmp_path: Path) -> None:
     """It is named; nothing is said of a command that would go on."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS * 200)
     ids = iter_ids(path, workers=1)
-    with pytest.raises(InputError, match=r"c\.jsonl: changed while it was read .*\n  once it is complete, begin anew"):
+    with pytest.raises(InputError, match=r"c\.jsonl: changed while it was read .*\n  once it is complete, start over"):
         next(ids)
         write_more(path)
         list(ids)
@@ -571,7 +569,7 @@ def test_another_order_is_said_to_be_that(tmp_path: Path) -> None:
     assert not prepare_some(paths, tmp_path / "out", 9, 500)
     with pytest.raises(InputError) as caught:
         prepare([paths[1], paths[0], *paths[2:]], tmp_path / "out", quiet=True, **OPTIONS)
-    assert "was not there" not in caught.value.message and "another order" in caught.value.message
+    assert "is new" not in caught.value.message and "another order" in caught.value.message
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])
@@ -581,12 +579,12 @@ def test_a_file_that_was_written_anew_is_named(is_done: bool, tmp_path: Path, ca
     prepare_some(path, tmp_path / "out", 10**6 if is_done else 9, 500)
     shutil.copytree(tmp_path / "out", tmp_path / "again")
     prepare(path, tmp_path / "again", quiet=True, **OPTIONS)
-    assert "written anew" not in caplog.text
+    assert "rewritten" not in caplog.text
     data = path.read_bytes()
     at = data.index(b"short, ", len(data) // 3)
     path.write_bytes(data[:at] + b"SHORT, " + data[at + 7 :])
     prepare(path, tmp_path / "out", quiet=True, **OPTIONS)
-    assert f"note: {path} was written anew since it was read" in caplog.text and "--overwrite" in caplog.text
+    assert f"note: {path} was rewritten since it was read" in caplog.text and "--overwrite" in caplog.text
     prepare(path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS)
     prepare(path, tmp_path / "expected", quiet=True, **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
@@ -618,12 +616,12 @@ def test_inputs_deleted_after_the_end(tmp_path: Path, caplog: pytest.LogCaptureF
     (folder / "b.jsonl").unlink()
     with caplog.at_level("INFO", "fineweb_stream"):
         prepare(folder, out)
-    assert "b.jsonl is there no longer" in caplog.text and "already done" in caplog.text
+    assert "b.jsonl no longer exists" in caplog.text and "already done" in caplog.text
     assert (out / "train.bin").read_bytes() == made
-    with pytest.raises(InputError, match=r"b\.jsonl was there and is not named now"):
+    with pytest.raises(InputError, match=r"b\.jsonl is no longer an input"):
         prepare([folder / "a.jsonl", folder / "c.jsonl"], out, quiet=True)
     write_jsonl(folder / "d.jsonl", ["more"])
-    with pytest.raises(InputError, match=r"b\.jsonl was there"):
+    with pytest.raises(InputError, match=r"b\.jsonl is no longer an input"):
         prepare(folder, out, quiet=True)
     (folder / "d.jsonl").unlink()
     prepare(folder, out, overwrite=True, quiet=True)

@@ -183,11 +183,11 @@ def test_more_is_refused(corpus: Path, tmp_path: Path) -> None:
     made = outputs(out)
     prepare(corpus, out, max_tokens=5000, **options)
     for more in ({"max_tokens": 6000}, {}):
-        with pytest.raises(InputError, match=r"5,000 tokens of train are shuffled there.*\n.*--overwrite"):
+        with pytest.raises(InputError, match=r"5,000 tokens of train are already shuffled.*\n.*--overwrite"):
             prepare(corpus, out, **options | more)
     assert outputs(out) == made
     prepare(corpus, out, overwrite=True, **options)
-    with pytest.raises(InputError, match="the order of all would be another"):
+    with pytest.raises(InputError, match="the order of all would change"):
         prepare([corpus, write_jsonl(tmp_path / "d.jsonl", DOCS[:9])], out, **options)
     with pytest.raises(InputError, match="--shuffle was True and is False"):
         prepare(corpus, out, **options | {"shuffle": False})

@@ -419,7 +419,7 @@ def test_another_tokenizer_does_not_go_on(tmp_path: Path) -> None:
     path.write_text(small_json("qwen2"), encoding="utf-8")
     with pytest.raises(PrepareError, match=r"--tokenizer was model .* and is model "):
         go(tokenizer=path)
-    with pytest.raises(InputError, match="not the tokenizer that the ids are of"):
+    with pytest.raises(InputError, match="not the tokenizer that made the ids"):
         decode(tmp_path / "o")
     path.write_text(small_json("cl100k"), encoding="utf-8")
     go(tokenizer=path)
@@ -495,7 +495,7 @@ def test_a_pattern_that_passes_text_over(pattern: str, tmp_path: Path) -> None:
     path, docs = write_gpt2_ranks(tmp_path), [f"Some words x\nof {i}, and more." for i in range(300)]
     write_jsonl(tmp_path / "c.jsonl", docs)
     options: dict[str, Any] = {"tokenizer": path, "eot_id": 50256, "quiet": True}
-    with pytest.raises(InputError, match="--pattern matches not all of the text, from '") as caught:
+    with pytest.raises(InputError, match="--pattern does not match all of the text, from '") as caught:
         prepare(tmp_path / "c.jsonl", tmp_path / "o", pattern=pattern, **options)
     assert not (tmp_path / "o").exists()
     ending = caught.value.hint.removeprefix("end the pattern with ")
@@ -509,14 +509,14 @@ def test_an_encoding_that_passes_text_over(tmp_path: Path, plugin: Callable[...,
     """One of tiktoken's plugins, whose pattern nobody gave: the way out is another one."""
     plugin("words", small_ranks(0), 70_000, r"\w+")
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
-    with pytest.raises(InputError, match=r"the pattern of words matches not all .*\n  choose another --tokenizer"):
+    with pytest.raises(InputError, match=r"the pattern of words does not match all .*\n  choose another --tokenizer"):
         prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer="words", quiet=True)
 
 
 def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
     """Tiktoken panics on an empty match; that is a sentence about the pattern."""
     tokenizer = load_tokenizer(str(write_gpt2_ranks(tmp_path)), "a*", 50256)
-    with pytest.raises(InputError, match=r"--pattern 'a\*': it matches what is empty"):
+    with pytest.raises(InputError, match=r"--pattern 'a\*': it matches the empty string"):
         Encoder("tiktoken", tokenizer)
 
 
@@ -556,7 +556,10 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="No such file"):
         load_tokenizer("nowhere/tokenizer.json")
     if os.path.exists("/dev/zero"):
-        with monkeypatch.context() as patch, pytest.raises(InputError, match="more than 1,000 bytes, so no tokenizer"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(InputError, match="more than 1,000 bytes, so not a tokenizer"),
+        ):
             patch.setattr(load, "MAX_FILE_BYTES", 1000)
             load_tokenizer("/dev/zero", "gpt2")
     with pytest.raises(InputError, match="--eot-id 7"):
@@ -573,7 +576,7 @@ def test_a_tokenizer_travels_by_its_file(tmp_path: Path) -> None:
     assert len(data) < 1000 and pickle.loads(data).vocabulary_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     load.reload.cache_clear()  # as in a new process
     path.write_text(small_json("cl100k"), encoding="utf-8")
-    with pytest.raises(InputError, match="not the tokenizer that the ids are of"):
+    with pytest.raises(InputError, match="not the tokenizer that made the ids"):
         pickle.loads(data)
     for name in ("gpt2", "bytes"):
         assert pickle.loads(pickle.dumps(load_tokenizer(name))).name == name
@@ -592,6 +595,6 @@ def test_meta_is_of_builtins_and_nobodys_else(tmp_path: Path) -> None:
     other = tmp_path / "p"
     other.mkdir()
     (other / "meta.pkl").write_bytes(b"mine")
-    with pytest.raises(InputError, match=r"meta\.pkl is already there"):
+    with pytest.raises(InputError, match=r"meta\.pkl already exists"):
         prepare(tmp_path / "c.jsonl", other, tokenizer="bytes", overwrite=True, quiet=True)
     assert (other / "meta.pkl").read_bytes() == b"mine"

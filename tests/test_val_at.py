@@ -108,7 +108,7 @@ def test_what_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ([documents], f"{documents} holds documents, and --val-at end is for one long text"),
         ([text, "--separator", "x"], f"{text} holds documents"),
         (["--demo"], "holds documents"),
-        ([text, tmp_path / "d.txt.gz"], f"{tmp_path / 'd.txt.gz'}: how long its text is is not known"),
+        ([text, tmp_path / "d.txt.gz"], f"{tmp_path / 'd.txt.gz'}: --val-at end needs the length of its text"),
         ([text, "--val-tokens", "9"], "--val-at end and --val-tokens"),
         ([text, "--max-tokens", "9"], "--val-at end and --max-tokens"),
         ([text, "--val", text], "--val and --val-at"),

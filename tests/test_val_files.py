@@ -231,7 +231,7 @@ def test_another_val_is_refused(before: str, now: str, is_done: bool, tmp_path: 
     assert prepare_some(inputs, tmp_path / "out", -1 if is_done else 6, val=val) == is_done
     there = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     inputs, val = named(now)
-    message = "another order|was not there" if len(before) == len(now) else f"--val named {len(before)} file"
+    message = "another order|is new" if len(before) == len(now) else f"--val named {len(before)} file"
     with pytest.raises(InputError, match=message):
         prepare(inputs, tmp_path / "out", val=val, quiet=True, **OPTIONS)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == there

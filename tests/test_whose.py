@@ -141,9 +141,9 @@ def test_without_foreign_files_each_command_works(state: str, states: Path, tmp_
         if options.get("overwrite") or state in ("fresh", "interrupted at 0 tokens", "finished demo"):
             assert not message, name
         elif "inputs" in options:
-            assert "d.jsonl was not there" in message
+            assert "d.jsonl is new" in message
         else:
-            assert not message or "--max-tokens" in options or "are there already" in message
+            assert not message or "--max-tokens" in options or "train already has" in message
         if message:
             continue
         shutil.rmtree(tmp_path / "expected", ignore_errors=True)
@@ -167,7 +167,7 @@ def test_an_input_in_an_outputs_place(name: str, state: str, states: Path, tmp_p
         with pytest.raises(PrepareError) as caught:
             prepare(path, tmp_path / "out", quiet=True, format="text", overwrite=overwrite)
         said = str(caught.value)
-        assert "under the name of an output of this folder" in said or "written by this program" in said
+        assert "with the name of an output in this folder" in said or "written by this program" in said
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 

@@ -274,5 +274,5 @@ def _explain(group: Group, cause: BaseException | None) -> BaseException | None:
     return PrepareError(
         f"{first.source.input.shown}, from {first.start:,}: each worker that took this was lost ({len(group.blocks)}"
         f" blocks, to {last.stop:,})",
-        "their logs say why; for want of memory: dask worker --memory-limit, with fewer --nthreads",
+        "their logs say why; if memory ran out: dask worker --memory-limit, with fewer --nthreads",
     )

@@ -36,7 +36,7 @@ def find_needs(engine: str, sources: Sequence[Source], reference: str = "tiktoke
 
 def install_hint(version: str) -> str:
     """Return what to do on a worker to install this version of the package."""
-    return f"install fineweb_stream {version} there (pip install . in its folder), and start the worker anew"
+    return f"install fineweb_stream {version} there (pip install . in its folder), and restart the worker"
 
 
 def find_missing(needs: Needs) -> tuple[str, str] | None:
@@ -48,7 +48,7 @@ def find_missing(needs: Needs) -> tuple[str, str] | None:
         )
     for name in needs.modules:
         if importlib.util.find_spec(name) is None:
-            return f"{name} is not installed", f"type there: pip install {name}, and start the worker anew"
+            return f"{name} is not installed", f"type there: pip install {name}, and restart the worker"
     if not needs.path:
         return None
     hint = f"type there: ls -l {needs.path} (workers read the inputs themselves: put them in a folder all share)"

@@ -65,7 +65,7 @@ CODECS = {
 
 def _how_to_unpack(path: str, suffix: str) -> str:
     command = {".zst": "unzstd --long=31", ".xz": "unxz --keep"}[suffix]
-    return f"fetch it and unpack that: {command} FILE" if "://" in path else f"unpack it: {command} {quoted(path)}"
+    return f"download it, then unpack it: {command} FILE" if "://" in path else f"unpack it: {command} {quoted(path)}"
 
 
 def window_bytes(head: bytes, suffix: str) -> int:
@@ -160,7 +160,7 @@ class CompressedFile:
         except Exception as error:  # each library raises its own
             if "too much memory" in str(error) or "limit exceeded" in str(error):
                 raise self._error(
-                    f"needs more than {format_size(self._max_bytes)} to be unpacked, for which there is no room,",
+                    f"needs more than {format_size(self._max_bytes)} of memory to be unpacked, which is not available,",
                     f"give it more with --memory, or {_how_to_unpack(self._path, self._suffix)}",
                 ) from None
             raise self._error(f"is damaged, or followed by something else ({error})", "fetch the file again") from None

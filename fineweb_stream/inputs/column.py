@@ -48,7 +48,7 @@ def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
         wanted = " or ".join(map(repr, names[1:] or names))
         what = f"no column {wanted}; the columns are: {there}"
     elif (n := schema.names.count(found[0][0])) > 1:
-        what = f"{n} columns are called {found[0][0]!r}"
+        what = f"{n} columns are named {found[0][0]!r}"
     else:
         what = f"the column {found[0][0]!r} is {found[0][1][-1].type}, not text"
     hint = name_hint(source.options.text_column, columns, "columns of text", source.number == 0)

@@ -63,8 +63,8 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
             raise RecordError(
                 record,
                 byte + data.index(_ZEROS),
-                f"{len(_ZEROS):,} zero bytes and more, not text",
-                "a file that is still being fetched has such: wait for its end; --errors replace reads it as it is",
+                f"{len(_ZEROS):,} or more zero bytes, not text",
+                "is the file still being downloaded? Wait until it is complete; --errors replace reads it as it is",
             )
         return data, changes
     kind = "replaced" if errors == "replace" else "left out"

@@ -41,7 +41,7 @@ def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
         inputs = [inputs]
     names = [os.fsdecode(name) for name in inputs or ()]
     if "" in names:
-        raise InputError("an input without a name", "is a variable of the shell empty? . is the current folder")
+        raise InputError("an input without a name", "is a shell variable empty? . is the current folder")
     return names
 
 
@@ -57,7 +57,7 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     network = network or Network()
     inputs = [input for name in _without_own(names) for input in _find(name, format, network)]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
-        log.warning("note: JSON Lines by what they hold, read as that (--format text overrides it): %s", _some(lines))
+        log.warning("note: read as JSON Lines because of their content (--format text overrides it): %s", _some(lines))
     others = [Path(input.path) for input in inputs if format and _by_name(input.path)[0] not in ("", format)]
     if 0 < len(others) < len(inputs):
         log.warning("note: --format %s is for all inputs, so read as that, too: %s", format, _some(others))
@@ -72,9 +72,9 @@ def _without_own(names: Sequence[str]) -> list[str]:
     """Return the names without files that this program wrote, which a shell's `*.jsonl` may include."""
     own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
     if own and len(own) == len(names):
-        raise InputError(f"{own[0]}: written by this program: it is no corpus", "name text, jsonl or parquet files")
+        raise InputError(f"{own[0]}: written by this program, so not an input", "name text, jsonl or parquet files")
     if own:
-        log.warning("note: not read, for this program wrote it: %s", _some([Path(name) for name in own]))
+        log.warning("note: not read, because this program wrote it: %s", _some([Path(name) for name in own]))
     return [name for name in names if name not in own]
 
 
@@ -187,7 +187,7 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
             read = folders if "**" not in name else ()  # like folder arguments; ** asks for files
             found = _each_once([*named, *(file for folder in sorted(read) for file in _walk_if_usable(folder))])
             if not found:
-                raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** goes into folders")
+                raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** includes subfolders")
             yield from ((path, path in named) for path in found)
     except OSError as error:
         raise InputError(
@@ -227,7 +227,7 @@ def _walk_if_usable(folder: Path) -> list[Path]:
     try:
         return _walk(folder)
     except InputError as error:
-        log.warning("note: passed over: %s", error.message)
+        log.warning("note: skipped: %s", error.message)
         return []
 
 
@@ -250,7 +250,7 @@ def _walk(folder: Path) -> list[Path]:
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
         )
     if others:
-        log.warning("note: %s: passed over, by their names no corpus or no regular files: %s", folder, _some(others))
+        log.warning("note: %s: skipped, by their names no corpus or no regular files: %s", folder, _some(others))
     _note_splits(folder, found)
     return found
 
@@ -335,7 +335,7 @@ def _stdin(asked: str | None, network: Network) -> Input:
     head = stdin_head(network.cancel)
     format = find_format(STDIN_NAME, head[:HEAD_BYTES], asked)
     if format == "parquet":
-        raise InputError("standard input: parquet is not read in order", "save it to a file, and name that")
+        raise InputError("standard input: parquet cannot be read from a pipe", "save it to a file, and name that")
     return Input(STDIN, format, 0, hashlib.sha256(head).hexdigest(), is_stream=True)
 
 
@@ -376,9 +376,7 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
                 raise InputError(error.message, f"{error.hint}; then move the old one out of the folder") from None
     except FileNotFoundError:
         if path.is_symlink():
-            raise InputError(
-                f"{path}: a link to what is not there: {os.readlink(path)}", "remove it, or mend it"
-            ) from None
+            raise InputError(f"{path}: a broken link to {os.readlink(path)}", "remove it, or repair it") from None
         raise InputError(f"{path}: no such file", _meant(path)) from None
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None

@@ -124,11 +124,11 @@ _XML = (
 _TEXTUAL = (
     (
         rb"version https://git-lfs\.github\.com/",
-        Foreign("a pointer of Git LFS in the place of the file", hint="git lfs pull (it needs git-lfs)"),
+        Foreign("a Git LFS pointer instead of the file", hint="git lfs pull (it needs git-lfs)"),
     ),
     (
         rb"(/|\.\./|\./)?(\.git/)?annex/objects/",
-        Foreign("a pointer of git-annex in the place of the file", hint="git annex get {path}"),
+        Foreign("a git-annex pointer instead of the file", hint="git annex get {path}"),
     ),
     (
         rb"(?i)(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)\b",
@@ -136,7 +136,7 @@ _TEXTUAL = (
             "a web page (HTML)",
             "pandoc -f html -t plain",
             is_text=True,
-            promise="if a server sent it in the place of the file, fetch that again; else make text of the page",
+            promise="if a server sent it instead of the file, download the file again; else convert the page to text",
         ),
     ),
     (
@@ -158,7 +158,7 @@ def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
         jq,
         ".jsonl",
         is_text=True,
-        promise="make one object a line of it",
+        promise="write one object per line",
         without_jq=_python(code) if path != "." else "",
     )
 
@@ -275,7 +275,7 @@ def _find_encoding(head: bytes) -> Foreign | None:
             return _encoded(name.replace("-le", "le").replace("-be", "be"), text)
     return Foreign(
         "binary data",
-        hint="name text, jsonl or parquet files; text it is all the same with --format text --errors replace",
+        hint="name text, jsonl or parquet files; to read it as text anyway: --format text --errors replace",
     )
 
 
@@ -342,5 +342,5 @@ def _table(rows: list[list[str]], delimiter: str, text: str) -> Foreign:
         f" [print(json.dumps({row})) for r in csv.{reader}({_OPENED}{options})]"
     )
     columns = ", ".join(rows[0]) if has_header else "0, 1, ..."
-    promise = f"make jsonl of it (then --text-column: {columns})" if rows else "make jsonl of it"
+    promise = f"convert it to jsonl (then --text-column: {columns})" if rows else "convert it to jsonl"
     return Foreign(f"a table ({kind})", _python(code), ".jsonl", is_text=True, promise=promise)

@@ -115,8 +115,8 @@ def _no_parquet(name: str, suffix: str, content: str) -> InputError:
     what = {"jsonl": "JSON Lines", "text": "plain text"}[content]
     new = Path(name).name.removesuffix(suffix) + SUFFIX_OF_FORMAT[content]
     return InputError(
-        f"{name}: {what}, though it is called {suffix}",
-        f"give it the right ending: {_move(name, new)}; or say --format {content}",
+        f"{name}: {what}, though its name ends in {suffix}",
+        f"give it the right ending: {_move(name, new)}; or use --format {content}",
     )
 
 
@@ -152,8 +152,8 @@ def _refuse_unpacked(name: str, head: bytes, asked: str | None) -> InputError:
         return refuse(name, found)
     path = Path(name)
     return InputError(
-        f"{name}: not compressed, though it is called {path.suffix} (a browser or a server may have unpacked it)",
-        f"give it the ending that it should have now: {_move(name, path.stem)}",
+        f"{name}: not compressed, though its name ends in {path.suffix} (a browser or a server may have unpacked it)",
+        f"remove that ending: {_move(name, path.stem)}",
     )
 
 

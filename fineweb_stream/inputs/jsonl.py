@@ -203,7 +203,7 @@ def _parse_exactly(line: str, byte: int, record: int) -> Any:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         hint = "if the line was cut off, fetch the file again"
         if line.strip() == "{" or line.lstrip().startswith("["):
-            hint = "one object a line is needed: jq -c . OLD > NEW (an array: jq -c '.[]' OLD > NEW)"
+            hint = "each line must be one object: jq -c . OLD > NEW (an array: jq -c '.[]' OLD > NEW)"
         elif byte == 0 and not line.lstrip().startswith("{"):
             hint = _AS_TEXT
         raise RecordError(record, byte, f"not JSON ({detail}): {_excerpt(line)}", hint) from None

@@ -222,7 +222,7 @@ class Parquet(Source):
             raise MemoryLimitError(
                 f"{self.input.shown}, rows {first + 1:,} to {stop:,}: a page of {format_size(largest)}, which has"
                 f" to be decoded whole, but the memory budget has room for one of {format_size(limit)}",
-                "give it more with --memory, or write the file anew with smaller pages"
+                "give it more with --memory, or rewrite the file with smaller pages"
                 " (pyarrow: write_table(..., use_dictionary=False, write_batch_size=1))",
             )
         return largest
@@ -350,7 +350,7 @@ def find_chunks(source: Parquet, block: Block) -> Chunks:
     groups = source.footer.groups(block)
     ranges = [byte_range(source.footer.chunk(group)) for group in groups]
     if not all(0 <= start <= stop <= source.input.size for start, stop in ranges):
-        raise InputError(f"{source.input.shown}: damaged: a column ends behind the file", "fetch the file again")
+        raise InputError(f"{source.input.shown}: damaged: a column ends after the file", "fetch the file again")
     return Chunks(source.footer, groups, join_ranges(ranges))
 
 
@@ -385,7 +385,7 @@ def _damage_named(input: Input, start: int, stop: int) -> Iterator[None]:
         where, reason = f"{input.shown}, rows {start + 1:,} to {stop:,}", str(error).partition("\n")[0]
         if isinstance(error, NotImplementedError) or "Not yet implemented" in reason:
             message = f"{where}: pyarrow {pa.__version__} cannot read them ({reason})"
-            raise InputError(message, "write the file anew with another encoding") from error
+            raise InputError(message, "rewrite the file with another encoding") from error
         raise InputError(f"{where}: damaged ({reason})", "fetch the file again") from error
 
 
@@ -422,7 +422,7 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
         except (pa.ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0]
             if getattr(error, "errno", None):  # an error of the disk, not of the file's content
-                raise InputError(f"{input.shown}: {reason}", "check the disk, and give the command again") from None
+                raise InputError(f"{input.shown}: {reason}", "check the disk, and run the command again") from None
             raise NotWholeError(f"{input.shown}: not a whole parquet file ({reason})", "fetch the file again") from None
 
 

@@ -25,7 +25,7 @@ class Foreign(NamedTuple):
     suffix: str = ".txt"
     hint: str = "name text, jsonl or parquet files"
     is_text: bool = False
-    promise: str = "make text of it"
+    promise: str = "convert it to text"
     without_jq: str = ""
 
 

@@ -48,8 +48,8 @@ def make_sources(
     if plain and len(plain) < len(inputs):
         other = next(input for input in inputs if input not in plain)
         raise InputError(
-            f"{plain[0].shown} is one long text, {other.shown} holds documents: they split differently",
-            r"make documents of the text with --separator '\n\n' (or what stands between them), or run them apart",
+            f"{plain[0].shown} is one long text, {other.shown} holds documents: they are split differently",
+            r"split the text into documents with --separator '\n\n' (or what separates them), or use two runs",
         )
     if val_at_end:
         _check_has_end(inputs, is_plain=bool(plain))
@@ -92,8 +92,8 @@ def check_documents(sources: Sequence[Source]) -> None:
     for source in sources:
         if not source.unit:
             raise InputError(
-                f"{source.input.shown}: plain text has no documents, and --shuffle puts documents in another order",
-                r"say what parts them, as --separator '\n\n', or leave --shuffle out",
+                f"{source.input.shown}: plain text has no documents that --shuffle could reorder",
+                r"say what separates documents, as --separator '\n\n', or leave --shuffle out",
             )
 
 
@@ -156,6 +156,6 @@ def _check_has_end(inputs: Sequence[Input], is_plain: bool) -> None:
     for input in inputs:
         if input.is_stream:
             raise InputError(
-                f"{input.shown}: how long its text is is not known before its end, and --val-at end needs it",
+                f"{input.shown}: --val-at end needs the length of its text, which is not known in advance",
                 "save or unpack it to a file and name that, or leave --val-at out",
             )

@@ -278,7 +278,7 @@ def check_unchanged(source: Source) -> None:
     if now != (input.size, changed_at(input.fingerprint)):
         raise ChangedError(
             f"{input.path}: changed while it was read ({sizes_said(input.size, now[0])})",
-            "once it is complete, the same command goes on, if what was read is still in it",
+            "once it is complete, the same command continues, if what was read is unchanged",
         )
 
 
@@ -293,4 +293,4 @@ def place_hash(input: Input, offset: int, n_bytes: int) -> str:
 
 
 def _shorter(input: Input, n_bytes: int) -> InputError:
-    return InputError(f"{input.shown}: ends at byte {n_bytes:,}, before what was there at the start", CHANGED)
+    return InputError(f"{input.shown}: ends at byte {n_bytes:,}, but was longer at the start", CHANGED)

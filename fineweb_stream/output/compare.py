@@ -40,9 +40,9 @@ def compare(
     before, names = names_of(record), names_now(record, settings["text_column"])
     is_ahead = has_more(record, inputs) or not record.state.is_exhausted
     if not refused and names != before and is_ahead:
-        notes.append(f"--text-column was {before!r} and is {names!r} (the first that is there)")
+        notes.append(f"--text-column was {before!r} and is {names!r} (the first that exists)")
     if is_moved:
-        notes.append(f"the input {inputs[behind].shown} changed after the place that was reached")
+        notes.append(f"the input {inputs[behind].shown} changed after the place that the run had reached")
     if not found:
         notes += _differences(record.inputs[n_fixed:], now[n_fixed:], record.inputs, now[n_fixed:])
     if not refused and notes and _val_would_move(record, now):
@@ -128,12 +128,12 @@ def _differences(
         return []
     was, here = ({input.path: input for input in inputs} for inputs in (before, now))
     anywhere, before_anywhere = ({input.path for input in inputs} for inputs in (named, known))
-    found = [f"the input {path} was not there" for path in here if path not in before_anywhere]
-    found += [f"the input {path} was there and is not named now{why}" for path in was if path not in anywhere]
+    found = [f"the input {path} is new" for path in here if path not in before_anywhere]
+    found += [f"{path} is no longer an input{why}" for path in was if path not in anywhere]
     for path in here:
         if path in was and not _is_same(was[path], here[path]):
             if here[path].is_stdin:
-                found.append(f"standard input begins with something else{why}")
+                found.append(f"standard input begins differently{why}")
             else:
                 found.append(f"the input {path} changed: {_describe(was[path])}, now {_describe(here[path])}{why}")
     return found or [f"the inputs were named in another order{why}"]

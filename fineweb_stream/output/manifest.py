@@ -236,7 +236,7 @@ class Record:
     def _check_own(self, path: Path) -> None:
         """Raise `InputError` if the file there does not name this run; runs of version 0.1.0 had no number."""
         if self.run and (data := _read(path)) is not None and f'"run": "{self.run}"'.encode() not in data:
-            raise InputError(f"{path}: not what this run has written there", _CONTINUES)
+            raise InputError(f"{path}: not the file that this run has written", _CONTINUES)
 
 
 def new_run() -> str:
@@ -337,7 +337,7 @@ def _read(path: Path) -> bytes | None:
 
 
 _AWAY = "move it and the outputs away, or choose another folder with --out"
-_WRONG_CHECKSUM = "its checksum is not that of its content"
+_WRONG_CHECKSUM = "its checksum does not match its content"
 _CONTINUES = "it is left alone: move it away, and the same command continues"
 
 
@@ -354,7 +354,7 @@ def _named(path: Path) -> Any:
 def _parse(data: bytes) -> dict[str, Any]:
     content = json.loads(data.decode("utf-8", "surrogateescape"))
     if not isinstance(content, dict):
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return content
 
 

@@ -85,13 +85,13 @@ def check_own(path: Path, owned: Owned, layout: Layout) -> None:
     """Raise `InputError` if a name is taken by something other than what the record says."""
     if os.path.lexists(path) and not looks_own(path, owned.get(path.name, ()), layout):
         what = (
-            "is not the file that the record speaks of"
+            "is not the file that the record describes"
             if path.name in owned
-            else "is already there, and not of this run"
+            else "already exists, and is not from this run"
         )
         raise InputError(
             f"{path} {what}",
-            "it is left alone, with --overwrite too: move it away, or choose another folder with --out",
+            "it is left alone, even with --overwrite: move it away, or choose another folder with --out",
         )
 
 
@@ -102,7 +102,7 @@ def check_inputs(folder: Path, paths: Iterable[str]) -> None:
         place, name = os.path.split(os.path.realpath(path))
         if place == here and (is_output(name) or name in RECORD_NAMES):
             raise InputError(
-                f"{path}: an input under the name of an output of this folder",
+                f"{path}: an input with the name of an output in this folder",
                 "give the input another name, or choose another folder with --out",
             )
 

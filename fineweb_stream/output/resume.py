@@ -192,9 +192,9 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
     is_finished = record.state.status == DONE and record.state.is_exhausted
     if not (is_finished and record.names == fresh.names and set(now) < set(before)):
         return inputs
-    gone = [f"the input {path} is there no longer" for path in before if path not in now]
+    gone = [f"the input {path} no longer exists" for path in before if path not in now]
     for note in _few(gone):
-        log.warning("note: %s; what is finished has it, and stays", note)
+        log.warning("note: %s; the finished outputs contain it, and are kept", note)
     fresh.inputs = record.inputs
     return [now.get(input.path, input) for input in record.inputs]
 
@@ -208,13 +208,13 @@ def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -
             record.clear_parts()
             record.remove_manifest()
     for note in _few(notes):
-        log.warning("%s: the run goes on, for this concerns what was not read yet", note)
+        log.warning("%s: the run continues, because this part was not read yet", note)
     if is_share_of_other_text(record, fresh.inputs) and record.settings["val_at"] == "start":
-        log.warning("note: val stays the share of the text that there was; for a share of all of it: --overwrite")
+        log.warning("note: val stays a share of the earlier text; for a share of all of it: --overwrite")
     behind, is_begun = record.read_so_far()
     for path in _few(written_anew(record.inputs[: behind + is_begun], fresh.inputs)):
-        same = "its size, beginning and end are what they were"
-        log.warning("note: %s was written anew since it was read; %s: if the rest is not, --overwrite", path, same)
+        same = "its size, beginning and end are the same"
+        log.warning("note: %s was rewritten since it was read; %s: if the rest is not, --overwrite", path, same)
     set_names(record, fresh.settings["text_column"])
     if has_more(record, fresh.inputs):
         record.state.is_exhausted = False
@@ -231,20 +231,20 @@ def _refuse(record: Record, max_tokens: int | None, inputs: list[Input], refused
     if refused:
         what = "a finished result" if state.status == DONE else "an interrupted run"
         return InputError(
-            f"{record.path}: {what} of other inputs or settings is already there: {'; '.join(_few(refused))}",
-            "it is left alone: choose another folder with --out, put things back, or start over with --overwrite",
+            f"{record.path}: {what} with other inputs or settings is already there: {'; '.join(_few(refused))}",
+            "it is left alone: choose another folder with --out, undo these changes, or start over with --overwrite",
         )
     if max_tokens is not None and n_tokens > max_tokens:
         return InputError(
-            f"{record.folder}: {n_tokens:,} tokens of train are there already, --max-tokens is {max_tokens:,}",
-            "nothing is taken away: leave it out or give a larger number, choose another --out, or --overwrite",
+            f"{record.folder}: train already has {n_tokens:,} tokens, --max-tokens is {max_tokens:,}",
+            "none are removed: leave it out or give a larger number, choose another --out, or --overwrite",
         )
     is_shuffled = record.settings["shuffle"] and state.status != ENCODING
     if is_shuffled and (state.wants_more(max_tokens) or has_more(record, inputs)):
         return InputError(
-            f"{record.path}: {n_tokens:,} tokens of train are shuffled there, and with more of them the order of"
-            " all would be another",
-            "make them anew with --overwrite, or choose another folder with --out",
+            f"{record.path}: the {n_tokens:,} tokens of train are already shuffled, and with more of them the order of"
+            " all would change",
+            "start over with --overwrite, or choose another folder with --out",
         )
     return None
 
@@ -253,9 +253,9 @@ def _refuse_gone(record: Record) -> None:
     """Refuse to start over if a run has written something, but the record of how far it came is gone."""
     if has_work(record.folder, record.run, record.written_layout):
         has_names = any(map(is_output, os.listdir(record.folder)))  # nothing says whose they are
-        start_over = "move what is there away" if has_names else "start over with --overwrite"
+        start_over = "move these files away" if has_names else "start over with --overwrite"
         raise InputError(
-            f"{record.path}: gone, while what its run has written is still there",
+            f"{record.path}: missing, although the files that its run has written still exist",
             f"put it back, or {start_over}, or choose another folder with --out",
         )
 

@@ -105,7 +105,7 @@ def plan_memory(
     if is_local:
         line = f"{counted(fitting, 'worker')} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
     else:
-        line = f"{candidate} on the workers, whose memory is their own"
+        line = f"{candidate} on the workers, which have their own memory"
     if candidate != candidates[0]:
         line += f" (no room for {candidates[0]}, which is several times as fast: give it more with --memory)"
     elif is_local and fitting < n_workers:

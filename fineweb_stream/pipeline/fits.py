@@ -89,7 +89,7 @@ def check_neighbours(folder: Path, layout: Layout) -> None:
         own = ".".join(name.split(".")[:2])  # without the suffixes of temporary files and indexes
         if ("train" in name or "val" in name) and not is_output(own):
             raise InputError(
-                f"{folder / name}: {layout.reader}'s reader takes every name with train or val in it for a shard",
+                f"{folder / name}: {layout.reader}'s reader takes every file with train or val in its name for a shard",
                 f"give the shards a folder of their own: --out {quoted(str(folder / 'shards'))}",
             )
 
@@ -98,14 +98,14 @@ def _modded_notes(train: int, val: int, settings: Settings, has_documents: bool)
     """Return a note on what modded-nanogpt, which reads llm.c's layout, would lack."""
     needs = []
     if not has_documents:
-        needs.append("end-of-text ids, at which its windows begin (--separator makes documents of a text)")
+        needs.append("end-of-text ids, at which its windows begin (--separator splits a text into documents)")
     if val < MODDED_VAL_TOKENS:
         needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val ({_val_advice(MODDED_VAL_TOKENS, train + val, settings)})")
         train = max(train + val - MODDED_VAL_TOKENS, 0)
     if train <= settings.shard_tokens:
         is_enough = train // 2 >= settings.least_tokens
         needs.append(f"two shards or more ({f'--shard-tokens {train // 2}' if is_enough else 'more text'})")
-    return [f"note: modded-nanogpt, if it is to read them, needs {', '.join(needs)}"] if needs else []
+    return [f"note: modded-nanogpt, if you use it, needs {', '.join(needs)}"] if needs else []
 
 
 def _need(settings: Settings) -> str:

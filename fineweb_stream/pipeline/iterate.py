@@ -73,4 +73,4 @@ def iter_ids(
             for encoded in work_through(sources, encode, plan, cancel):
                 yield encoded.ids
         except ChangedError as error:  # there is no run to resume
-            raise ChangedError(error.message, "once it is complete, begin anew") from None
+            raise ChangedError(error.message, "once it is complete, start over") from None

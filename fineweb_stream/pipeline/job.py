@@ -110,7 +110,7 @@ class Job:
         record = self._open_record(dry_run=True)
         sources = self._recorded_sources(record)
         if record.state.status == DONE and not record.state.wants_more(self.settings.max_tokens):
-            self._say_done(record, "already done: the same command has nothing to do; --overwrite makes all of it anew")
+            self._say_done(record, "already done: the same command has nothing to do; --overwrite starts over")
             return finished(record.state, sources, self.folder, self.plan, self.guard.budget_bytes)
         found, link = self._say_plan(record, sources, is_strict=not self.settings.skip_bad), measure_link(sources)
         if link:

@@ -181,7 +181,7 @@ def link_line(link: Link) -> str:
     """Return a line on the time to fetch remote inputs; the run takes that, or the time to encode if longer."""
     return (
         f"network: {format_size(link.n_bytes)} to fetch, at about {link.bytes_per_second / 1e6:,.0f} MB/s; time: about"
-        f" {format_duration(link.seconds)}, meanwhile the rest is done"
+        f" {format_duration(link.seconds)}, in parallel with the rest"
     )
 
 

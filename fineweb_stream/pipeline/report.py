@@ -56,7 +56,7 @@ def found(record: Record) -> list[str]:
     if state.status != ENCODING or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
-        lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are there")
+        lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are done")
         lines += compared(record)
     return lines
 
@@ -68,7 +68,7 @@ def compared(record: Record) -> list[str]:
         return []
     return [
         f"note: standard input begins as before (its first {len(stdin_head()):,} bytes were compared); what the run has"
-        " read of it is passed over: another text needs another --out"
+        " already read is skipped: another text needs another --out"
     ]
 
 
@@ -110,7 +110,7 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
             separator = (options.separator or b"").decode()
             way_on = "choose another --tokenizer" if options.cuts == NO_CUTS.name else "leave --separator out"
             raise InputError(
-                f"{sources[0].input.shown}: the separator {separator!r} parts nothing: only one document is in it",
+                f"{sources[0].input.shown}: the separator {separator!r} separates nothing: there is only one document",
                 f"give the one that is between documents, or {way_on} for one long text",
             )
         too_little = f"{sources[0].input.shown}: too little text: {what} went to val, nothing is left to train on"
@@ -143,7 +143,7 @@ def outputs(folder: Path, record: Record) -> list[str]:
         of = f" of {counted(documents, 'document')}" if state.n_documents else ""
         lines.append(f"{folder / name}: {counted(tokens, 'token')}{of}")
     if layout.is_merged and record.settings["keep_shards"]:
-        lines.append(f"{folder / shards}: the tokens of {TRAIN_NAME} once more")
+        lines.append(f"{folder / shards}: a second copy of the tokens of {TRAIN_NAME}")
     if state.has_rest:
         rest, n_rest = folder / layout.rest_name, counted(record.rest_tokens, "token")
         few = f"too few for a shard of {layout.reader}, which leaves it out"
@@ -163,11 +163,11 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
     if state.n_eot_in_text:
         lines.append(
             f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
-            " if they part documents: --separator '<|endoftext|>'"
+            " if they separate documents: --separator '<|endoftext|>'"
         )
     if record.settings["separator"] and state.n_documents <= sum(i.format == "text" for i in record.inputs):
         separator = record.settings["separator"]
-        lines.append(f"warning: the separator {separator!r} parts nothing: each file is one document")
+        lines.append(f"warning: the separator {separator!r} separates nothing: each file is one document")
     lines += fit_warnings(record, settings)
     lines += outputs(folder, record)
     return [*lines, f"train on it: {_usage(folder.resolve(), record)}"]

@@ -32,7 +32,7 @@ def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
     try:
         get_encoder("auto", tokenizer)
     except EngineError as error:
-        log.info(f"note: {error.message}: {tokenizer.reference} alone encodes, which is slower and always right")
+        log.info(f"note: {error.message}: only {tokenizer.reference} encodes, which is slower and always right")
         return tokenizer.reference
     return engine
 
@@ -52,13 +52,13 @@ def fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, canc
         spec = tokenizer.spec._replace(characters=characters, eot=number)
         return dataclasses.replace(settings, tokenizer=load_spec(spec))
     if tokenizer.eot_id is None and (has_documents or n_texts > 1):
-        what = "ends a document" if has_documents else "parts several texts"
+        what = "ends a document" if has_documents else "separates several texts"
         raise InputError(f"{tokenizer.name} has no end-of-text id, which {what}", "name one with --eot-id")
     if tokenizer.cuts.find is None and n_texts:
         raise InputError(
-            f"{sources[0].input.shown}: one long text, and where {tokenizer.name} may be cut without changing an id is"
-            " not known",
-            r"make documents of it with --separator '\n\n' (what stands between them), or choose another --tokenizer",
+            f"{sources[0].input.shown}: one long text, and for {tokenizer.name} it is not known where a text may be cut"
+            " without changing an id",
+            r"split it into documents with --separator '\n\n' (or what separates them), or choose another --tokenizer",
         )
     return settings
 
@@ -66,7 +66,7 @@ def fitted(settings: Settings, sources: Sequence[Source], plan: MemoryPlan, canc
 def _characters(sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> str:
     """Read all inputs once, and return the characters in them, in order."""
     if any(source.input.is_stdin for source in sources):
-        raise InputError("chars reads its input twice, and standard input passes once", "put the text in a file")
+        raise InputError("chars reads its input twice, but standard input comes once", "put the text in a file")
     size = sum(source.input.size for source in sources)
     log.info(f"chars: finding the characters of {format_size(size)} first")
     found = np.zeros(0x110000, bool)

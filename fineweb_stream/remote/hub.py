@@ -140,7 +140,7 @@ def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) ->
 def _describe(url: str, patience: Patience) -> RemoteFile:
     """Request the first byte to learn size and version: some servers, and signed URLs, refuse HEAD requests."""
     if not urlsplit(url).hostname:
-        raise InputError(f"{shown(url)}: no address of a server", "https://HOST/PATH")
+        raise InputError(f"{shown(url)}: no server in this address", "https://HOST/PATH")
 
     def attempt() -> RemoteFile:
         with patience.web.send(url, patience.left, {"Range": "bytes=0-0"}) as answer:
@@ -208,7 +208,7 @@ def token_header(url: str) -> dict[str, str]:
         return {}
     token = get_token()
     if token and not re.fullmatch("[!-~]+", token):  # the HTTP client would show it in its error
-        raise InputError("the Hub's token has characters that no token has", "set HF_TOKEN anew, or: hf auth login")
+        raise InputError("the Hub's token has characters that no token has", "set HF_TOKEN again, or: hf auth login")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

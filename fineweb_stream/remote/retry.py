@@ -56,7 +56,7 @@ class Pacing:
         """
         server, end, limit = _server(url), time.monotonic() + seconds, None
         while (left := self._enter(server, end)) > 0:
-            self.pause(left, f"{server}: its limit of requests")
+            self.pause(left, f"{server}: its request limit")
         try:
             answer = send()
             limit = re.search(r"r=(\d{1,9});\s*t=(\d{1,9})", answer.headers.get("RateLimit", ""))
@@ -173,7 +173,7 @@ class Patience:
     def give_up(self, reason: str) -> RemoteError:
         """Return the error to raise when the time is up."""
         return RemoteError(
-            f"{self._place}: {reason}; nothing came for {self.limit - self.left:.0f} s",
+            f"{self._place}: {reason}; no data for {self.limit - self.left:.0f} s",
             "check the network; the same command continues once it is back",
         )
 
@@ -212,7 +212,7 @@ def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
     repo = re.search(r"/datasets/([^/]+/[^/?]+)", url)
     hints = {
         401: "the server wants a login: fetch the file with its own tools and name the local copy",
-        403: "the server does not give it: fetch the file with its own tools and name the local copy",
+        403: "the server refuses it: fetch the file with its own tools and name the local copy",
         404: "check the name (and, on the Hub, the revision)",
         416: "it is empty, or changed while it was read: once it is complete, start over with --overwrite",
     }

@@ -146,7 +146,7 @@ class Web:
 
     def _send_once(self, url: str, limit: float, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         if not is_web(url):
-            what = f"{shown(url)}: the server leads there: only http and https are followed"
+            what = f"{shown(url)}: the server redirects there, but only http and https are followed"
             raise InputError(what, "check the name")
         address, login = _part_login(url)
         sent = {"Accept-Encoding": "identity", "User-Agent": f"fineweb_stream/{__version__}", **headers, **login}
@@ -226,7 +226,7 @@ def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int
     if answer.status == 206:
         part = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", headers.get("Content-Range", ""))
         if not part or int(part[1]) != first:
-            raise InputError(f"{url}: the server sends another part than asked for", "fetch it, name the copy")
+            raise InputError(f"{url}: the server sends another part than requested", "fetch it, name the copy")
         total = int(part[2])
     elif (first, stop) != (0, file.size):
         what = f"{url}: the server does not serve parts of files (HTTP {answer.status})"

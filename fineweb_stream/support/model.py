@@ -94,14 +94,14 @@ def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool
     >>> name_hint("text", ["body"], "fields of text", is_first=True)
     '--text-column body (fields of text: body)'
     >>> name_hint("text", ["body", "id"], "fields of text", is_first=False)
-    '--text-column text,NAME takes the first that is there (fields of text: body, id)'
+    '--text-column text,NAME takes the first that exists (fields of text: body, id)'
     >>> name_hint("text", ["-t"], "fields of text", is_first=True)
     '--text-column=-t (fields of text: -t)'
     """
     name, among = others[0] if len(others) == 1 else "NAME", f"({what}: {', '.join(others) or 'none'})"
     column = as_word(name if is_first else f"{text_column},{name}")
     option = f"--text-column={column}" if column.startswith("-") else f"--text-column {column}"
-    return f"{option} {among}" if is_first else f"{option} takes the first that is there {among}"
+    return f"{option} {among}" if is_first else f"{option} takes the first that exists {among}"
 
 
 class Change(NamedTuple):

@@ -118,7 +118,7 @@ def read_variable(name: str, unit: int = 1) -> int:
         return parse_size(text) * (unit if re.fullmatch(r"[\d.,_]+", text) else 1)
     except InputError:
         if text.strip("0.") and text:
-            log.warning("note: %s=%s is no number and counts for nothing", name, text)
+            log.warning("note: %s=%s is not a number, and is ignored", name, text)
         return 0
 
 
@@ -164,6 +164,6 @@ def sizes_said(before: int, now: int) -> str:
     """Return how a file has changed, given its size before and now (bytes).
 
     >>> sizes_said(1000, 2000), sizes_said(1000, 1000)
-    ('it had 1,000 bytes, now 2,000', 'it was written anew')
+    ('it had 1,000 bytes, now 2,000', 'it was rewritten')
     """
-    return "it was written anew" if before == now else f"it had {before:,} bytes, now {now:,}"
+    return "it was rewritten" if before == now else f"it had {before:,} bytes, now {now:,}"

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the three commands."""
-    parser = argparse.ArgumentParser("python -m fineweb_stream", description="Look at what came out.")
+    parser = argparse.ArgumentParser("python -m fineweb_stream", description="Look at token files.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add_command(name: str, run: Callable[[Any], None], description: str, what: str = "FILE_OR_FOLDER") -> Any:
@@ -61,8 +61,8 @@ def make_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    inspect = add_command("inspect", _inspect, "Say what is in a token file: tokens, documents, their lengths, text.")
-    inspect.add_argument("--plot", metavar="PICTURE", help="draw it, too (png, svg, pdf); needs matplotlib")
+    inspect = add_command("inspect", _inspect, "Summarize a token file: tokens, documents, their lengths, text.")
+    inspect.add_argument("--plot", metavar="PICTURE", help="also plot it (png, svg, pdf); needs matplotlib")
     inspect.add_argument("--seed", type=int, default=0, metavar="N", help="chooses the random document (default: 0)")
     decode = add_command("decode", _decode, "Print tokens as text.", "FILE")
     decode.add_argument("--start", type=int, default=0, metavar="N", help="first token; negative: from the end")

@@ -109,7 +109,7 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
     index, tokens = index_path(path), Tokens([path])
     if index.exists():
         if not is_index(index):
-            raise InputError(f"{index}: not an index of documents, and where one would be", "move it away")
+            raise InputError(f"{index}: not an index of documents, but it has the name of one", "move it away")
         if index.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             with contextlib.suppress(InputError):  # the index of an earlier file: replace it
                 return len(Documents([path]))
@@ -139,7 +139,7 @@ def name_stale(paths: Sequence[Path]) -> None:
             try:
                 Documents([path])
             except InputError as error:
-                advice = "--index makes it anew" if made_by(path).eot == "after" else f"delete {index_path(path)}"
+                advice = "--index rewrites it" if made_by(path).eot == "after" else f"delete {index_path(path)}"
                 log.warning(f"warning: {error.message}: {advice}")
 
 
@@ -165,8 +165,8 @@ def _eot_id(tokens: Tokens) -> int:
         )
     if made.eot != "after":
         raise InputError(
-            f"{tokens.paths[0]}: made with --eot {made.eot}, and an index says where documents end, by --eot after",
-            "make them anew with --overwrite and without --eot",
+            f"{tokens.paths[0]}: made with --eot {made.eot}, and an index needs --eot after",
+            "start over with --overwrite and without --eot",
         )
     return made.eot_id
 
@@ -176,7 +176,7 @@ def _map_index(path: Path) -> npt.NDArray[Any]:
     try:
         n_bytes = index.stat().st_size
         if n_bytes % END_DTYPE.itemsize:
-            raise InputError(f"{index}: {n_bytes:,} bytes are no index: it was cut", _make(path))
+            raise InputError(f"{index}: {n_bytes:,} bytes are not a whole index: it was truncated", _make(path))
         return map_ends(index)
     except FileNotFoundError:
         raise InputError(f"{index}: no such file", _make(path)) from None

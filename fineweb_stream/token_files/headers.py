@@ -95,7 +95,7 @@ def _count_llmc_ids(head: bytes, n_bytes: int, path: Path, dtype: Dtype) -> int 
             if id_bytes != dtype.itemsize:
                 raise InputError(
                     f"{path}: ids of {id_bytes} bytes each, not of {dtype.itemsize}",
-                    "whose they are is said by the prepare.json that was made with it: put that beside it",
+                    "the prepare.json that was made with it says which tokenizer made it: put that beside it",
                 )
             return int(n_ids)
     return None
@@ -119,9 +119,9 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
     """Raise `InputError` for an index, text, other known kinds of file, and ids of more than two bytes."""
     if path.suffix == ".index" and is_index(path):
         raise InputError(
-            f"{path}: says where documents end, and is no token file", f"name the file that it belongs to, {path.stem}"
+            f"{path}: an index of document ends, not a token file", f"name the file that it belongs to, {path.stem}"
         )
-    make = f"make ids of it: python prepare.py {quoted(str(path))} --out DIR"
+    make = f"encode it: python prepare.py {quoted(str(path))} --out DIR"
     if n_bytes >= _MIN_TEXT_BYTES:
         for magic, kind in _FOREIGN.items():
             if re.match(magic, head, re.DOTALL):
@@ -132,8 +132,7 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
     if dtype.itemsize == ids.itemsize and (n_id_bytes := _wider(ids)) and len(ids) >= _MIN_IDS:
         raise InputError(
             f"{path}: ids of {n_id_bytes} bytes each, not of {dtype.itemsize}",
-            f"np.fromfile({str(path)!r}, 'u{n_id_bytes}').astype('{dtype.str}').tofile('ids.bin') makes such of"
-            " GPT-2's ids",
+            f"np.fromfile({str(path)!r}, 'u{n_id_bytes}').astype('{dtype.str}').tofile('ids.bin') converts GPT-2's ids",
         )
 
 

@@ -126,7 +126,7 @@ class Tokens:
 
     def _refuse(self, what: str) -> NoReturn:
         raise Refused(
-            f"{what} is not for tokens in {len(self.paths):,} files, which are no array: take a slice, which is one"
+            f"{what} is not for tokens in {len(self.paths):,} files, which are not one array: take a slice, which is"
             f" (tokens[a:b]), or copy all into memory: np.asarray(tokens), {format_size(self.nbytes)}"
         )
 

@@ -71,8 +71,8 @@ class Batches:
             )
         if not self.n_steps:
             raise InputError(
-                f"{self.n_windows:,} windows, and drop_last leaves out what is no batch for each rank",
-                f"batch_size times world_size is {self.batch_size * self.world_size:,}: choose less, or not drop_last",
+                f"{self.n_windows:,} windows, too few for a full batch on each rank (drop_last)",
+                f"batch_size times world_size is {self.batch_size * self.world_size:,}: choose less, or no drop_last",
             )
         if self.start > self.n_steps:
             raise InputError(f"start={self.start}", f"an epoch has {self.n_steps:,} steps")

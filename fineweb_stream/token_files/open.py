@@ -104,6 +104,6 @@ def _not_finished(folder: Path, names: list[str]) -> InputError | None:
     if where is None:
         return None
     return InputError(
-        f"{where}: not finished: the run in this folder works, or was stopped{saved}",
+        f"{where}: not finished: the run in this folder is still working, or was stopped{saved}",
         "wait for it, or run its command again: it continues",
     )

@@ -92,7 +92,7 @@ def picture_format(path: str | os.PathLike[str]) -> str:
         raise InputError("a plot needs matplotlib, which is not installed", "pip install matplotlib") from None
     kind, kinds = Path(path).suffix.lower().lstrip("."), FigureCanvasBase.get_supported_filetypes()
     if kind not in kinds:
-        raise InputError(f"{path}: its ending names no format of pictures", f"these do: {', '.join(sorted(kinds))}")
+        raise InputError(f"{path}: its ending is not that of an image format", f"these do: {', '.join(sorted(kinds))}")
     return kind
 
 

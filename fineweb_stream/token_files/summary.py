@@ -28,7 +28,7 @@ from .open import find_paths
 LONG_TOKENS = 1024
 """GPT-2's context: a longer document does not fit in one training sequence."""
 
-_ASSUMED = f"assumed: ids of GPT-2, for no {RECORD_NAME} says whose they are; if they are another tokenizer's: {WHOSE}"
+_ASSUMED = f"assumed: ids of GPT-2, as no {RECORD_NAME} names a tokenizer; if they are another tokenizer's: {WHOSE}"
 
 N_TOP, EXCERPT_CHARS = 10, 300
 EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64

@@ -108,7 +108,7 @@ class Encoder:
         `TypeError` unless `texts` is a sequence of `str`.
         """
         if isinstance(texts, str | bytes):
-            raise TypeError("texts are a sequence of str, not one of them: encode([text])")
+            raise TypeError("texts must be a sequence of str, not one str: encode([text])")
         data, ends = join_texts(texts)
         if self.tokenizer.eot_id is None:
             return self._encode_each(data, ends, eot, check_chars, cancel)

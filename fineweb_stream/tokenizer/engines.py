@@ -72,7 +72,7 @@ def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
         encoded = b"".join(tokens[i] for ids in found for i in ids.tolist())
         n_same = count_same(np.frombuffer(encoded, np.uint8), np.frombuffer(data, np.uint8))
         near = bytes(data[n_same : n_same + 20]).decode("utf-8", "replace")
-        what = f"matches not all of the text, from {near!r} on"
+        what = f"does not match all of the text, from {near!r} on"
         if tokenizer.spec.pattern is None:
             raise InputError(f"the pattern of {tokenizer.name} {what}", "choose another --tokenizer")
         raise InputError(f"--pattern {what}", "end the pattern with |(?s:.)")
@@ -98,7 +98,7 @@ def encode_ordinary(encoding: Any, text: str) -> AnyIds:
             raise
         raise EngineError(
             f"tiktoken cannot encode a text of {len(text):,} characters: {str(error)[:200]}",
-            "it may have a very long run of one character: part it (--separator), or skip that document",
+            "it may have a very long run of one character: split it (--separator), or skip that document",
         ) from None
     return ids
 
@@ -168,7 +168,7 @@ class Gigatoken:
         except ImportError as error:  # a shared library is missing, for example
             raise EngineError(
                 f"gigatoken is installed but does not load: {error}",
-                "install it anew (pip install --force-reinstall gigatoken), or choose --engine tiktoken",
+                "reinstall it (pip install --force-reinstall gigatoken), or choose --engine tiktoken",
             ) from error
         self._library: Any = gigatoken_rs
         self._tokenizer = tokenizer

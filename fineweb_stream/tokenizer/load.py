@@ -80,7 +80,7 @@ def reload(spec: TokenizerSpec, sha256: str) -> Tokenizer:
     tokenizer = load_spec(spec)
     if tokenizer.vocabulary_sha256 != sha256:
         raise InputError(
-            f"{spec.name}: not the tokenizer that the ids are of (its SHA-256 is not {sha256[:12]}...)",
+            f"{spec.name}: not the tokenizer that made the ids (its SHA-256 is not {sha256[:12]}...)",
             "put that one back, under the same path",
         )
     return tokenizer
@@ -115,5 +115,5 @@ def read_file(path: Path) -> bytes:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "--tokenizer names a file, a folder or a tokenizer") from None
     if data is None:
-        raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so no tokenizer", "name its tokenizer.json")
+        raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so not a tokenizer", "name its tokenizer.json")
     return data

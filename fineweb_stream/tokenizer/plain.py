@@ -81,7 +81,7 @@ def _engine(eot_id: int | None, table: npt.NDArray[np.uint32] | None) -> Engine:
         if not known.all():
             char = chr(int(codes[np.argmin(known)]))
             raise InputError(
-                f"the character {char!r} was not there when the vocabulary was found: the input changed",
+                f"the character {char!r} is not in the vocabulary: the input has changed since its first pass",
                 "start over with --overwrite",
             )
         return places.astype(np.uint32)

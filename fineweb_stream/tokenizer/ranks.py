@@ -92,7 +92,7 @@ def _make(
             encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
             encode_ordinary(encoding, "a text")
         except (ValueError, EngineError) as error:
-            reason = str(error) if isinstance(error, ValueError) else "it matches what is empty"
+            reason = str(error) if isinstance(error, ValueError) else "it matches the empty string"
             raise InputError(f"--pattern {pattern!r}: {reason}", "write it as the vocabulary's own code does") from None
         return encoding
 
@@ -131,9 +131,7 @@ def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: Mapp
         return find_eot(eot, special, f"special token of {name}")
     top = max(ranks.values())
     if not eot.isdecimal() or int(eot) in ranks.values() or int(eot) > top + N_SPECIAL:
-        raise InputError(
-            f"--eot-id {eot}: an id of {name} that no text has is needed", f"{top + 1} is the first above its ranks"
-        )
+        raise InputError(f"--eot-id {eot}: not an unused id of {name}", f"{top + 1} is the first above its ranks")
     return int(eot)
 
 
@@ -148,5 +146,5 @@ def _not_there(name: str, error: Exception) -> InputError:
     key = hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()
     return InputError(
         f"{name}: its file is not in tiktoken's cache, and {url} cannot be reached",
-        f"put that file, from elsewhere, there as {os.path.join(folder, key)}",
+        f"download that file elsewhere, and put it there as {os.path.join(folder, key)}",
     )

@@ -106,18 +106,18 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
     if kind != "BPE" or "ByteLevel" not in steps or model.get("byte_fallback") or not is_plain:
         raise InputError(
             f"{path}: a tokenizer of another kind ({kind}; {', '.join(steps) or 'no pre-tokenizer'})",
-            "only byte-level BPE is exact for any text: GPT-2's, Llama 3's, Qwen's are; name such a one",
+            "only byte-level BPE is exact for any text: GPT-2's, Llama 3's, Qwen's are; name one of those",
         )
     if any(step.get("add_prefix_space") for step in _steps(content)):
         raise InputError(f"{path}: it puts a space before each text", "set add_prefix_space to false in it")
     lost = [name for name, byte in bytes_by_name().items() if name not in vocab and byte not in NOT_IN_UTF8]
     if lost:
         raise InputError(
-            f"{path}: no token for {len(lost)} of the bytes that texts have: what has one would be lost",
+            f"{path}: no token for {len(lost)} of the bytes that texts have: text with one of them would be lost",
             "train it with initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()",
         )
     if model.get("dropout"):
-        raise InputError(f"{path}: it leaves out merges at random, another time others", "set dropout to null in it")
+        raise InputError(f"{path}: it leaves out merges at random, so ids would vary", "set dropout to null in it")
     return content  # type: ignore[no-any-return]
 
 

@@ -106,7 +106,7 @@ def _say(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tests/bench/run.py", description="Measure all in one run and print one table.")
     add = parser.add_argument
-    add("--corpus", type=Path, metavar="PATH", help="parquet, jsonl or txt (default: text that Python carries)")
+    add("--corpus", type=Path, metavar="PATH", help="parquet, jsonl or txt (default: text that comes with Python)")
     add("--mb", type=float, default=500, help="megabytes of text; 0: the corpus as it is (default: 500)")
     add("--repeats", type=int, default=5, help="passes over all cases (default: 5)")
     add("--only", nargs="+", metavar="NAME", help="cases, groups (read, loop, ...) or patterns (prepare-*-2)")
