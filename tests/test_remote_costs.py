@@ -22,10 +22,11 @@ from fineweb_stream.inputs.parquet import MAX_GAP_BYTES
 from fineweb_stream.inputs.sources import N_REMOTE_SAMPLES, make_sources
 from fineweb_stream.pipeline import fetch
 from fineweb_stream.remote.network import Fetcher, Network
+from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.model import ReadOptions
 
 from .conftest import ROOT
-from .helpers import outputs, write_parquet
+from .helpers import outputs, write_jsonl, write_parquet
 from .hub_server import Fault, HubServer, Request
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -336,6 +337,26 @@ def test_small_row_groups_keep_the_limit_of_requests(clean_env, tmp_path) -> Non
         assert not [request for request in server.log if request.status == 429]
         assert len(server.log) < 100
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> None:
+    """A folder at a URL has the files that it has here; the others are said, unless a pattern names them."""
+    folder = tmp_path / "o" / "n"
+    (folder / "data").mkdir(parents=True)
+    write_jsonl(folder / "data" / "a.jsonl", ["one", "two"])
+    write_jsonl(folder / "data" / "b#1?.jsonl", ["one", "two"])
+    for name in ("dataset_infos.json", "README.txt", "data/metadata.json"):
+        (folder / name).write_text('{\n "splits": {}\n}\n')
+    names = ["a.jsonl", "b#1?.jsonl"]
+    with HubServer(tmp_path) as server, Fetcher() as fetcher:
+        server.commit("o/n")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        for name in ("hf://datasets/o/n", "hf://datasets/o/n/data"):
+            assert [Path(input.path).name for input in find_inputs([name], None, Network(fetcher))] == names
+            assert f"note: {name}: passed over" in caplog.text and "metadata.json" in caplog.text
+        for name in ("hf://datasets/o/n/data/*.json", "hf://datasets/o/n/dataset_infos.json"):
+            with pytest.raises(InputError, match="a JSON object over several lines"):
+                find_inputs([name], None, Network(fetcher))
 
 
 @pytest.mark.parametrize("is_jsonl", [False, True])

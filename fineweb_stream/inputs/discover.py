@@ -32,6 +32,8 @@ from .standard_input import stdin_head
 N_LOOKED = 64
 """How many remote files are checked, each text or jsonl by a request, before all others are trusted by their names."""
 
+_SKIPPED = "note: %s: skipped, because of their names or because they are not regular files: %s"
+
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 
@@ -149,6 +151,11 @@ def _some(paths: Sequence[Path]) -> str:
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
     files = sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url)))
+    usable = [file for file in files if is_usable(Path(file.url).name)]
+    if 0 < len(usable) < len(files) and not re.search(r"[*?\[]", name):  # a folder
+        others = [Path(file.url) for file in files if not is_usable(Path(file.url).name)]
+        log.warning(_SKIPPED, shown(name), _some(others))
+        files = usable
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
         first = list(pool.map(describe, files[:N_LOOKED]))
@@ -218,7 +225,7 @@ def _glob(pattern: str) -> Iterator[str]:
             yield match
     if passed_over:
         log.warning(
-            "note: %s: hidden folders are passed over; to read one, name it: %s", pattern, _some(sorted(passed_over))
+            "note: %s: hidden folders are skipped; to read one, name it: %s", pattern, _some(sorted(passed_over))
         )
 
 
@@ -250,7 +257,7 @@ def _walk(folder: Path) -> list[Path]:
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
         )
     if others:
-        log.warning("note: %s: skipped, by their names no corpus or no regular files: %s", folder, _some(others))
+        log.warning(_SKIPPED, folder, _some(others))
     _note_splits(folder, found)
     return found
 
