@@ -261,7 +261,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="a Dask scheduler",
     )
     add("--seed", type=int, default=0, metavar="N", help="for the validation split and --shuffle (default: 0)")
-    add("--overwrite", action="store_true", help="start over: first delete the files of an earlier run")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="start over: delete an earlier run's files, but resume the very same run",
+    )
     add("--dry-run", action="store_true", help="estimate the outputs, disk, memory and time, and stop")
     add("--quiet", action="store_true", help="print only warnings and errors")
     add("--demo", action="store_true", help="use text that comes with Python as the corpus")

@@ -257,7 +257,7 @@ def test_what_is_no_file_in_a_folder(kind: str, tmp_path: Path, monkeypatch, cap
         else:
             path.symlink_to("/dev/null")
     assert [Path(input.path).name for input in find_inputs([str(folder)])] == ["c.jsonl"]
-    assert "passed over" in caplog.text and "a.txt, b.json, d.parquet" in caplog.text
+    assert "skipped" in caplog.text and "a.txt, b.json, d.parquet" in caplog.text
     (folder / "c.jsonl").unlink()
     for name in (folder, folder / "a.txt"):
         with pytest.raises(InputError, match=r"a\.txt: not a regular file\n"):

@@ -353,7 +353,7 @@ def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> 
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         for name in ("hf://datasets/o/n", "hf://datasets/o/n/data"):
             assert [Path(input.path).name for input in find_inputs([name], None, Network(fetcher))] == names
-            assert f"note: {name}: passed over" in caplog.text and "metadata.json" in caplog.text
+            assert f"note: {name}: skipped" in caplog.text and "metadata.json" in caplog.text
         for name in ("hf://datasets/o/n/data/*.json", "hf://datasets/o/n/dataset_infos.json"):
             with pytest.raises(InputError, match="a JSON object over several lines"):
                 find_inputs([name], None, Network(fetcher))

@@ -576,18 +576,20 @@ def test_another_order_is_said_to_be_that(tmp_path: Path) -> None:
 def test_a_file_that_was_written_anew_is_named(is_done: bool, tmp_path: Path, caplog) -> None:
     """Not all of it is compared: who has changed it in the midst learns what to type; who has only read it, nothing."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
-    prepare_some(path, tmp_path / "out", 10**6 if is_done else 9, 500)
+    prepare_some(path, tmp_path / "out", 10**6 if is_done else 60, 500)
     shutil.copytree(tmp_path / "out", tmp_path / "again")
     prepare(path, tmp_path / "again", quiet=True, **OPTIONS)
     assert "rewritten" not in caplog.text
     data = path.read_bytes()
     at = data.index(b"short, ", len(data) // 3)
     path.write_bytes(data[:at] + b"SHORT, " + data[at + 7 :])
+    shutil.copytree(tmp_path / "out", tmp_path / "at once")
     prepare(path, tmp_path / "out", quiet=True, **OPTIONS)
     assert f"note: {path} was rewritten since it was read" in caplog.text and "--overwrite" in caplog.text
-    prepare(path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS)
     prepare(path, tmp_path / "expected", quiet=True, **OPTIONS)
-    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+    for name in ("out", "at once"):
+        prepare(path, tmp_path / name, quiet=True, overwrite=True, **OPTIONS)
+        assert outputs(tmp_path / name) == outputs(tmp_path / "expected")
 
 
 def test_a_column_of_files_that_were_not_begun(tmp_path: Path) -> None:

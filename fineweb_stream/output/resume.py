@@ -47,9 +47,9 @@ def open_record(
 ) -> Record:
     """Return the record of the run to do: a fresh one, that of an interrupted run, or of a finished one.
 
-    With `overwrite`, what another run has left is deleted; an interrupted run of the same inputs and settings is
-    resumed all the same. A finished demo is replaced by any run. With `dry_run`, nothing is deleted, and what is in the
-    way is logged. Files that are not a run's own are never touched.
+    With `overwrite`, what another run has left is deleted; an interrupted run of the same settings and inputs, none of
+    them changed, is resumed all the same. A finished demo is replaced by any run. With `dry_run`, nothing is deleted,
+    and what is in the way is logged. Files that are not a run's own are never touched.
 
     Raises `InputError` for outputs of another run or of unknown origin, for an input with the name of an output, or for
     more than `max_tokens`; `PrepareError` for a damaged record.
@@ -70,8 +70,10 @@ def open_record(
             refusal = None if refused and is_demo else _refuse(record, max_tokens, inputs, refused)
             if refusal and not overwrite:
                 raise refusal
-            if not (refusal or refused or (overwrite and record.state.status == DONE)):
-                return _continued(record, fresh, notes, dry_run)
+            rewritten = _rewritten(record, fresh)
+            is_other = record.state.status == DONE or bool(notes or rewritten)
+            if not (refusal or refused or (overwrite and is_other)):
+                return _continued(record, fresh, notes, rewritten, dry_run)
         if not dry_run:
             clear(record)
     except InputError as error:
@@ -199,7 +201,13 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
     return [now.get(input.path, input) for input in record.inputs]
 
 
-def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -> Record:
+def _rewritten(record: Record, fresh: Record) -> list[str]:
+    """Return the names of files that were rewritten since they were read, as far as their dates tell."""
+    behind, is_begun = record.read_so_far()
+    return written_anew(record.inputs[: behind + is_begun], fresh.inputs)
+
+
+def _continued(record: Record, fresh: Record, notes: list[str], rewritten: list[str], dry_run: bool) -> Record:
     """Return the record of a resumed run, updated to what a command names now."""
     if record.state.status == DONE:
         check_lengths(record)
@@ -211,8 +219,7 @@ def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -
         log.warning("%s: the run continues, because this part was not read yet", note)
     if is_share_of_other_text(record, fresh.inputs) and record.settings["val_at"] == "start":
         log.warning("note: val stays a share of the earlier text; for a share of all of it: --overwrite")
-    behind, is_begun = record.read_so_far()
-    for path in _few(written_anew(record.inputs[: behind + is_begun], fresh.inputs)):
+    for path in _few(rewritten):
         same = "its size, beginning and end are the same"
         log.warning("note: %s was rewritten since it was read; %s: if the rest is not, --overwrite", path, same)
     set_names(record, fresh.settings["text_column"])
