@@ -26,11 +26,12 @@ from fineweb_stream.output.splits import hash_numbers
 from fineweb_stream.output.state import SHUFFLING
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run, samples
-from fineweb_stream.support.errors import DiskError, InputError
+from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import System, document_ids, outputs, prepare_in_blocks, read_ids, split_at_eot, write_jsonl
 from .test_failed_fsync import LosingFsync
+from .test_resume import prepare_some
 
 DOCS = [f"Document {i}: " + f"some words of number {i} " * (i % 23) for i in range(400)]
 DOCS[50:52] = ["", "a long one " * 3000]
@@ -275,6 +276,24 @@ def waiting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     record = read_record(folder / "waiting")
     assert record and record.state.status == SHUFFLING
     return folder
+
+
+@pytest.mark.parametrize("keep_shards", [True, False])
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_stopped_while_it_is_encoded(keep_shards: bool, is_damaged: bool, tmp_path: Path) -> None:
+    """With several files of the spool complete: it is resumed, and started over with --overwrite if one is gone."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    options = OPTIONS | {"shard_tokens": 1000, "keep_shards": keep_shards}
+    assert not prepare_some(path, tmp_path / "out", 14, **options)
+    spool = sorted((tmp_path / "out").glob("prepare.spool_*.part"))
+    assert len(spool) > 3
+    if is_damaged:
+        spool[1].unlink()
+        with pytest.raises(PrepareError, match=r"spool_0001.*holds 0 bytes"):
+            prepare(path, tmp_path / "out", quiet=True, **options)
+    prepare(path, tmp_path / "out", overwrite=is_damaged, quiet=True, **options)
+    prepare(path, tmp_path / "expected", quiet=True, **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def check_shards(record: Record) -> None:
     for number in range(state.base_shards, len(state.shard_sha256) if state.status == ENCODING else 0):
         path = shard_path(record.folder, number, layout)
         part = files.part_path(path, state.run)
-        _check_size(part if part.exists() else path, layout.n_bytes(record.shard_tokens))
+        _check_size(part if part.exists() else path, layout.n_bytes(record.settings["shard_tokens"]))
 
 
 def give_names(record: Record) -> None:
