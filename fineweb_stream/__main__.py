@@ -10,7 +10,10 @@ if __name__ == "__main__":
     if sys.argv[1:2] in (["inspect"], ["decode"], ["index"]):
         from .token_files.commands import main
 
-        sys.exit(main(sys.argv[1:]))
+        try:
+            sys.exit(main(sys.argv[1:]))
+        except ModuleNotFoundError as error:
+            sys.exit(f"{error.name} is not installed\n  pip install {error.name}")
     from .cli import run
 
     run()

@@ -244,6 +244,12 @@ CASES = [
     ),
     Case("pipeline/plan.py", "try --val-tokens", "d.jsonl --val-tokens 90000", "d.jsonl {0}", typed=r"try (--val.*)"),
     Case("pipeline/report.py", "name other files", "blank.jsonl", "d.jsonl"),
+    Case(
+        "pipeline/report.py",
+        "raise --max-tokens",
+        "blank.jsonl d.jsonl --max-tokens 1",
+        "blank.jsonl d.jsonl --max-tokens 100",
+    ),
     Case("pipeline/report.py", "name other files", "d.jsonl --val lines.jsonl", "d.jsonl --val e.jsonl"),
     Case(
         "pipeline/report.py",
@@ -486,6 +492,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "A tokenizer's files, or an engine, have to be damaged or other than they say: test_tokenizers, test_encoder.": [
         ("pipeline/vocabulary.py", "name one with --eot-id"),
         ("pipeline/vocabulary.py", "split it into documents with --separator"),
+        ("tokenizer/encoder.py", "take that text out, or choose another end-of-text"),
         ("tokenizer/encoder.py", ", which is slower and always right, and please report this t"),
         ("tokenizer/encoder.py", ", which is slower and always right, and please report this"),
         ("tokenizer/encoder.py", "'leave out eot=True'"),

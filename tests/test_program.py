@@ -542,3 +542,11 @@ def test_names_in_any_form(tmp_path: Path) -> None:
     assert len({(tmp_path / str(i) / "train.bin").read_bytes() for i in range(5)}) == 1
     with pytest.raises(InputError, match="no input named"):
         prepare(None, tmp_path / "none", quiet=True)  # type: ignore[arg-type]
+
+
+def test_looking_without_numpy() -> None:
+    """Where only the folder was copied, `inspect` names what to install, as prepare.py does."""
+    command = [sys.executable, "-S", "-m", "fineweb_stream", "inspect", "."]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "numpy is not installed\n  pip install numpy\n")

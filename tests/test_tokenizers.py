@@ -20,7 +20,7 @@ import pytest
 import tiktoken
 from hypothesis import HealthCheck, example, given, settings
 
-from fineweb_stream import InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
+from fineweb_stream import EngineError, InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.vocabulary import usable_engine
 from fineweb_stream.token_files.summary import decode, summarize
@@ -598,3 +598,22 @@ def test_meta_is_of_builtins_and_nobodys_else(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"meta\.pkl already exists"):
         prepare(tmp_path / "c.jsonl", other, tokenizer="bytes", overwrite=True, quiet=True)
     assert (other / "meta.pkl").read_bytes() == b"mine"
+
+
+def test_an_end_of_text_that_merges_spell(tmp_path: Path) -> None:
+    """No document may have the id in its midst: the vocabulary is named, and another end-of-text is what helps."""
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|endoftext|>", "<pad>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["<|endoftext|>"] * 50, trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words", "<|endoftext|>", "and more"])
+    options = {"tokenizer": tmp_path / "tokenizer.json", "quiet": True}
+    with pytest.raises(EngineError, match=r"spells its end-of-text id 0 in a text: 4 .* 3 documents\D") as caught:
+        prepare(path, tmp_path / "out", **options)
+    assert "choose another end-of-text with --eot-id" in caught.value.hint
+    assert prepare(path, tmp_path / "out", eot_id="<pad>", **options).train_documents == 2

@@ -99,7 +99,10 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
     """
     if not state.has_text:
         what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
-        raise InputError(f"{sources[0].input.shown}: no text in the input: {what}", "name other files")
+        message = f"{sources[0].input.shown}: no text in the input: {what}"
+        if not state.is_exhausted:
+            raise InputError(message, "raise --max-tokens: there is more")
+        raise InputError(message, "name other files")
     if n_val and not (state.train_tokens and state.val_tokens):
         first, kind = (sources[0], " of --val") if not state.val_tokens else (sources[n_val], "")
         raise InputError(f"{first.input.shown}: no text in the inputs{kind}", "name other files")

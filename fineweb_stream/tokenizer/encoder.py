@@ -194,11 +194,17 @@ class Encoder:
         )
 
     def _wrong_ends(self, first: int, n_documents: int, n_found: int) -> EngineError:
-        last = first + n_documents
+        last, tokenizer = first + n_documents, self.tokenizer
+        if self.engine == tokenizer.reference:
+            return EngineError(
+                f"{tokenizer.name} spells its end-of-text id {tokenizer.eot_id} in a text: {n_found:,} of them for"
+                f" {n_documents:,} documents (documents {first + 1:,} to {last:,} of a block)",
+                "take that text out, or choose another end-of-text with --eot-id",
+            )
         return EngineError(
             f"{self.version} returned {n_found:,} ends of documents for {n_documents:,}"
             f" (documents {first + 1:,} to {last:,} of a block)",
-            f"use --engine {self.tokenizer.reference}, which is slower and always right, and please report this",
+            f"use --engine {tokenizer.reference}, which is slower and always right, and please report this",
         )
 
 
