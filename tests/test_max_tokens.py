@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_stream import prepare
+from fineweb_stream import estimate, prepare
 from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.own import CHANGES_NAME
@@ -88,7 +88,7 @@ def test_bytes_of_a_block_that_was_cut_are_counted(tmp_path) -> None:
         prepare(path, tmp_path / "out", max_tokens=n, quiet=True)
         state = read_record(tmp_path / "out").state
         for part, all_of_it in ((state.text_bytes, whole.text_bytes), (state.input_bytes, whole.input_bytes)):
-            assert part == pytest.approx(all_of_it * n / direct.train_tokens, abs=1)
+            assert part == pytest.approx(all_of_it * state.n_tokens / whole.n_tokens, abs=1)
     prepare(path, tmp_path / "out", quiet=True)
     state = read_record(tmp_path / "out").state
     assert (state.text_bytes, state.input_bytes) == (whole.text_bytes, whole.input_bytes)
@@ -109,7 +109,7 @@ def test_the_plan_is_for_what_will_be_read(tmp_path, monkeypatch, capsys) -> Non
     whole = prepare(path, tmp_path / "o", dry_run=True, val_ratio=0.02)
     part = prepare(path, tmp_path / "o", dry_run=True, val_ratio=0.02, max_tokens=whole.train_tokens // 10)
     assert part.train_tokens == whole.train_tokens // 10
-    assert part.val_tokens == pytest.approx(whole.val_tokens / 10, rel=0.01)
+    assert part.val_tokens == pytest.approx(whole.val_tokens / 10, abs=12)  # the first document is
     assert f"{part.train_tokens:,} of them for train (--max-tokens)" in capsys.readouterr().out
     monkeypatch.setattr(files, "free_bytes", lambda folder: 2 * 2 * part.train_tokens)
     with pytest.raises(DiskError):
@@ -271,3 +271,21 @@ def test_blank_documents_come_first(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no text in the input: .* all of them blank\n  raise --max-tokens"):
         prepare_in_blocks(100, path, tmp_path / "out", max_tokens=10)
     assert prepare(path, tmp_path / "out", max_tokens=200, quiet=True).train_tokens == 200
+
+
+@pytest.mark.parametrize(
+    "options", [{"val_ratio": 0.3}, {"val_tokens": 500}, {"val_ratio": 0.3, "eot": "both"}], ids=str
+)
+def test_val_ends_where_train_does(options: dict[str, Any], tmp_path: Path) -> None:
+    """In whatever blocks it is read: val has the documents before the one in which train is full, as planned."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    made = {}
+    for n in (1000, 1001, 4000):
+        found = estimate(path, tmp_path / "none", max_tokens=n, **options)
+        for block_bytes in (100, 3000, 1 << 20):
+            out = tmp_path / f"{n} {block_bytes}"
+            result = prepare_in_blocks(block_bytes, path, out, max_tokens=n, **options)
+            made[n, block_bytes] = outputs(out)
+            assert made[n, block_bytes] == made[n, 100]
+            assert result.val_tokens == pytest.approx(found.val_tokens, rel=0.2)
+    assert made[4000, 100]["val.bin"].startswith(made[1000, 100]["val.bin"])

@@ -37,15 +37,16 @@ def place_eot(ids: Ids, ends: Ends, place: str) -> tuple[Ids, Ends]:
 
 
 def split_documents(
-    ids: Ids, ends: Ends, first_document: int, n_val: int, *, ratio: float, tokens: int | None, seed: int
+    ids: Ids, ends: Ends, first_document: int, n_val: int, *, ratio: float, tokens: int | None, seed: int, room: int
 ) -> Split:
     """Split the documents that end at `ends` in `ids`; the first of them is number `first_document` of the run.
 
     A document is in val if a 64-bit hash of its number and `seed` falls under `ratio`; number 0 always is. With
-    `tokens`, documents go to val, which has `n_val` tokens so far, until it holds that many.
+    `tokens`, documents go to val, which has `n_val` tokens so far, until it holds that many. What comes after the
+    document with which train has more than `room` ids is left out, of both splits.
 
     >>> ids, ends = np.arange(6, dtype=np.uint16), np.array([2, 3, 6])
-    >>> split = split_documents(ids, ends, 0, 0, ratio=0.0005, tokens=None, seed=0)
+    >>> split = split_documents(ids, ends, 0, 0, ratio=0.0005, tokens=None, seed=0, room=9)
     >>> split.val.tolist(), split.train.tolist(), split.train_documents
     ([0, 1], [2, 3, 4, 5], 2)
     """
@@ -56,6 +57,10 @@ def split_documents(
         is_val = hash_numbers(first_document, len(ends), seed) < np.uint64(ratio * 2.0**64)
         if first_document == 0:
             is_val[:1] = True
+    n_train = np.cumsum(np.where(is_val, 0, np.diff(ends, prepend=0)))
+    n = int(np.searchsorted(n_train, room, "right")) + 1
+    if n < len(ends):
+        ids, ends, is_val = ids[: ends[n - 1]], ends[:n], is_val[:n]
     n_documents = int(is_val.sum())
     if n_documents == 0:
         return Split(ids, ids[:0], len(ends), 0)

@@ -163,15 +163,15 @@ class Run:
             self._is_stream_counted = True
         self._before = before = state.copy()
         changes.append(block.source.input, block.source.unit, encoded.changes)
-        split = self._split(block, encoded)
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
+        split = self._split(block, encoded, room)
         train = split.train[:room]
         writer.write_val(split.val)
         has_completed_shard = writer.write_train(train)
         state.has_text = state.has_text or encoded.has_text
         state.val_documents += split.val_documents
         self._is_full = room < len(split.train)
-        share = room / len(split.train) if self._is_full else 1
+        share = (len(train) + len(split.val)) / len(encoded.ids) if self._is_full else 1
         state.text_bytes += int(encoded.n_bytes * share)
         state.input_bytes += int(block.n_input_bytes * share)
         if self._is_full:  # a larger --max-tokens resumes from the start of this block
@@ -209,7 +209,7 @@ class Run:
             return [n_bytes, sha256] if sha256 else []
         return [len(self._tail), hash_bytes(self._tail)] if self._tail else state.place
 
-    def _split(self, block: Block, encoded: Encoded) -> Split:
+    def _split(self, block: Block, encoded: Encoded, room: int) -> Split:
         settings, state = self._settings, self._state
         if settings.val_files:
             ids, ends = place_eot(encoded.ids, encoded.ends, settings.eot)
@@ -223,6 +223,7 @@ class Run:
             ratio=settings.val_ratio,
             tokens=settings.val_tokens,
             seed=settings.seed,
+            room=room,
         )
 
     def _commit(self, writer: ShardWriter, changes: ChangeLog) -> None:

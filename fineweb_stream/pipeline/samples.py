@@ -56,7 +56,7 @@ class Sampled:
         if settings.max_tokens is None or train <= settings.max_tokens:
             return train, val
         if settings.val_tokens is None and self.val_tokens is None and self.has_documents:
-            val = int(val * settings.max_tokens / train)
+            val = int((val - first) * settings.max_tokens / train) + first
         return settings.max_tokens, val
 
 
