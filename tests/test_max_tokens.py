@@ -289,3 +289,22 @@ def test_val_ends_where_train_does(options: dict[str, Any], tmp_path: Path) -> N
             assert made[n, block_bytes] == made[n, 100]
             assert result.val_tokens == pytest.approx(found.val_tokens, rel=0.2)
     assert made[4000, 100]["val.bin"].startswith(made[1000, 100]["val.bin"])
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.bin", "first of train.bin", "train_shard_0001.bin"])
+def test_an_output_that_was_altered_is_not_extended(name: str, tmp_path: Path) -> None:
+    """It is named, before it is copied or when it is merged; moved away, --overwrite makes all of it again."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS)
+    options = {"shard_tokens": 800, "val_ratio": 0.1, "keep_shards": "shard" in name}
+    prepare_in_blocks(500, path, tmp_path / "out", max_tokens=2000, **options)
+    file = tmp_path / "out" / name.removeprefix("first of ")
+    data = bytearray(file.read_bytes())
+    data[200 if "first" in name else -200] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(PrepareError, match=rf"{file.name}: does not hold what the run has written") as caught:
+        prepare(path, tmp_path / "out", quiet=True, **options)
+    assert "move it away, then start over with --overwrite" in caught.value.hint
+    file.unlink()
+    prepare(path, tmp_path / "out", overwrite=True, quiet=True, **options)
+    prepare(path, tmp_path / "expected", quiet=True, **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")

@@ -296,6 +296,19 @@ def test_stopped_while_it_is_encoded(keep_shards: bool, is_damaged: bool, tmp_pa
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
+def test_a_spool_that_is_gone(waiting: Path, tmp_path: Path) -> None:
+    """Missing at the start of the shuffle: it is named, and --overwrite starts over."""
+    out = tmp_path / "out"
+    shutil.copytree(waiting / "waiting", out)
+    next(out.glob("prepare.spool_0001.bin.*.part")).unlink()
+    settings = read_record(out).settings  # type: ignore[union-attr]
+    options = OPTIONS | {"shard_tokens": 2000, "keep_shards": settings["keep_shards"], "quiet": True}
+    with pytest.raises(PrepareError, match=r"spool_0001.*: holds 0 bytes, but .*\n  .*start over with --overwrite"):
+        prepare(waiting / "c.jsonl", out, **options)
+    prepare(waiting / "c.jsonl", out, overwrite=True, **options)
+    assert outputs(out) == outputs(waiting / "expected")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", [Dying, Full, LosingFsync])
 @pytest.mark.parametrize("limits", SMALL_LIMITS)

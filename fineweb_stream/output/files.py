@@ -434,6 +434,16 @@ def changed(path: Path, has_bytes: int, expected: int) -> DamagedError:
     )
 
 
+def check_hash(path: Path, start: int, n_bytes: int, sha256: str, check: Check) -> None:
+    """Raise `PrepareError` unless the `n_bytes` of a file from byte `start` have this hash."""
+    digest = hashlib.sha256()
+    for data in read_pieces(path, start, start + n_bytes):
+        check()
+        digest.update(data)
+    if digest.hexdigest() != sha256:
+        raise _replaced(path)
+
+
 def _replaced(path: Path) -> PrepareError:
     return PrepareError(
         f"{path}: does not hold what the run has written",

@@ -132,7 +132,10 @@ def recorded_inputs(
 def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
     """Turn a finished run into one to resume, if `max_tokens` allows more: from the start of the block it ended in.
 
-    Its files stay as they are for those who read them; what will grow is copied first.
+    Its files stay as they are for those who read them; what will grow is copied first. (The merge checks the shards
+    before it.)
+
+    Raises `PrepareError` if that is not what the run has written.
     """
     if record.state.status != DONE or not record.state.wants_more(max_tokens):
         return
@@ -140,6 +143,15 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
     before, folder, layout, shard_tokens = record.state, record.folder, record.layout, record.shard_tokens
     n_before = before.snapshot["train_tokens"]
     n_complete = max(n_before - 1, 0) // shard_tokens
+    if record.keeps_shards:
+        source, start = before.shard_name(n_complete, layout), layout.header_bytes
+    else:
+        source, start = TRAIN_NAME, n_complete * shard_tokens * layout.id_bytes
+    n_last, val = min(before.train_tokens - n_complete * shard_tokens, shard_tokens), before.outputs[layout.val_name]
+    files.check_hash(folder / source, start, n_last * layout.id_bytes, before.shard_sha256[n_complete], check)
+    files.check_hash(
+        folder / layout.val_name, layout.header_bytes, val["tokens"] * layout.id_bytes, val["sha256"], check
+    )
     state = record.state = replace(
         before,
         **before.snapshot | {"n_changes": dict(before.snapshot["n_changes"])},
@@ -154,10 +166,6 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
         outputs={},
         old={name: entries[0] for name, entries in record.owned().items()},
     )
-    if record.keeps_shards:
-        source, start = before.shard_name(n_complete, layout), layout.header_bytes
-    else:
-        source, start = TRAIN_NAME, n_complete * shard_tokens * layout.id_bytes
     n_shard, header_bytes = n_before - n_complete * shard_tokens, layout.header_bytes
     for name, first, target, room, n_bytes in (
         (source, start, layout.shard_name(n_complete), header_bytes, n_shard * layout.id_bytes),

@@ -122,7 +122,7 @@ class Spool:
         while start < self.n_tokens:
             number, place = divmod(start, self._file_tokens)
             stop = min((number + 1) * self._file_tokens, self.n_tokens)
-            with _open(self._paths[number]) as file:
+            with _open(self._paths[number], (place + stop - start) * self.dtype.itemsize) as file:
                 file.seek(place * self.dtype.itemsize)
                 while start < stop:
                     self.check()
@@ -144,7 +144,7 @@ class Bucket:
         """Yield all fragments in the order in which they were added; without `with_ids`, read only keys and lengths."""
         if not self._n_bytes:
             return
-        with _open(self._path) as file:
+        with _open(self._path, self._n_bytes) as file:
             while file.tell() < self._n_bytes:
                 self.check()
                 n, n_tokens = _read(file, self._path, np.dtype("<u8"), 2).tolist()
@@ -179,7 +179,10 @@ def without_spool(parts: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {name: part for name, part in parts.items() if not _SPOOL.fullmatch(name)}
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path, n_bytes: int) -> BinaryIO:
+    """Open a file of the spool, which must have `n_bytes`. Raises `DamagedError` if it is gone."""
+    if not path.exists():
+        raise files.changed(path, 0, n_bytes)
     with files.disk_errors(path):
         return os.fdopen(files.open_regular(path, os.O_RDONLY), "rb")
 

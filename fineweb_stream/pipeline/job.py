@@ -108,6 +108,8 @@ class Job:
         from .plan import finished, link_line, with_link
 
         record = self._open_record(dry_run=True)
+        if not self.request.overwrite:
+            check_shards(record)
         sources = self._recorded_sources(record)
         if record.state.status == DONE and not record.state.wants_more(self.settings.max_tokens):
             self._say_done(record, "already done: the same command has nothing to do; --overwrite starts over")

@@ -302,7 +302,7 @@ class Run:
 
     def _saved(self) -> str:
         if (not self._n_saved or self._is_worthless) and not self._state.old:
-            with contextlib.suppress(PrepareError):  # the original error is the one to report
+            with contextlib.suppress(PrepareError, OSError):  # the original error is the one to report
                 clear(self._record)  # nothing worth keeping was saved
             return ""
         return f"{self._n_saved:,} tokens are saved: the same command continues"
