@@ -186,9 +186,11 @@ def _request(given: dict[str, Any]) -> Request:
     """Return what the arguments ask for. Raises `InputError` for arguments that make no sense, or not together."""
     given |= {name: read_as(name, given[name], parse_flag) for name in _FLAGS if name in given}
     if given.get("executor") is not None and not hasattr(given["executor"], "submit"):
-        raise InputError(f"executor={given['executor']!r}: no executor", "give it one of concurrent.futures")
+        raise InputError(f"executor={given['executor']!r}: not an executor", "give it one of concurrent.futures")
     if not isinstance(given.get("cluster"), str | None):
-        raise InputError(f"cluster={given['cluster']!r}: no address", "write it like cluster='tcp://scheduler:8786'")
+        raise InputError(
+            f"cluster={given['cluster']!r}: not an address", "write it like cluster='tcp://scheduler:8786'"
+        )
     names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), Path(given["out"])
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}

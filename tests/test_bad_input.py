@@ -559,7 +559,7 @@ def test_plain_text_and_documents_do_not_mix(run_program, tmp_path) -> None:
         (["--connections", "x"], "--connections x: not a number"), (["--for", "8"], "--for 8: not a batch"),
         (["--layout", "x"], "the layouts are nanogpt, llmc, npy\n"), (["--val-tokens", "-5"], "--val-tokens"),
         (["--max-tokens", "1e400"], "not a size"),
-        (["--memory", "4"], "--memory 4: too little to be a size"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
+        (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
         (["--val-ratio", "0,1"], "with a point: 0.1"),
     ],
 )  # fmt: skip

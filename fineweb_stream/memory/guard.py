@@ -112,7 +112,7 @@ def parse_budget(text: str | float | None, available: int) -> int:
         hint = error.hint if "point" in error.hint else "write it like 50% or 4GB"
         raise InputError(f"memory={text!r}: {what}", hint) from None
     if n_bytes < MB:
-        raise InputError(f"memory={text!r}: too little to be a size of memory ({n_bytes:,} bytes)", _as_memory(text))
+        raise InputError(f"memory={text!r}: not a size of memory ({n_bytes:,} bytes)", _as_memory(text))
     return n_bytes
 
 
