@@ -384,6 +384,8 @@ class Part:
         Raises `DamagedError` if the other file has less, `PrepareError` if what is copied has another hash.
         """
         stop, digest = start + n_bytes, hashlib.sha256()
+        if not source.exists():
+            raise changed(source, 0, stop)
         with disk_errors(self.path, n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
             for data in read_pieces(source, start, stop):
                 if not self._clone(file.fileno(), start, data):
