@@ -54,7 +54,7 @@ def jsonl(*lines: object) -> bytes:
 BAD_FILES = {
     "empty.txt": (b"", ["empty.txt: the file is empty"]),
     "blank.txt": (b" \n\n \n", ["blank.txt: no text in the input"]),
-    "blank.jsonl": (jsonl({"text": ""}, {"text": " \n"}), ["no text in the input: 2 documents, all of them blank"]),
+    "blank.jsonl": (jsonl({"text": ""}, {"text": " \n"}), ["no text in the input: 2 documents, all blank"]),
     "none.jsonl": (b"\n\n", ["none.jsonl: no text in the input"]),
     "one.jsonl": (jsonl({"text": "a b c"}), ["only one document", "add documents"]),
     "column.jsonl": (jsonl({"content": "x", "id": 1}), ["line 1 (byte 0)", "content, id", "--text-column content"]),

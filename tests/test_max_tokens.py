@@ -268,7 +268,7 @@ def test_a_folder_that_cannot_be_synced(number: int, tmp_path: Path, monkeypatch
 def test_blank_documents_come_first(tmp_path: Path) -> None:
     """What ends there has no text, but there is more: a larger number is the way on, not another file."""
     path = write_jsonl(tmp_path / "c.jsonl", ["\n" * 100] * 3 + ["some words"] * 90)
-    with pytest.raises(InputError, match=r"no text in the input: .* all of them blank\n  raise --max-tokens"):
+    with pytest.raises(InputError, match=r"no text in the input: .* all blank\n  raise --max-tokens"):
         prepare_in_blocks(100, path, tmp_path / "out", max_tokens=10)
     assert prepare(path, tmp_path / "out", max_tokens=200, quiet=True).train_tokens == 200
 

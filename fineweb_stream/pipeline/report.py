@@ -98,7 +98,7 @@ def check_worth(state: State, sources: Sequence[Source], n_val: int = 0) -> None
     The first `n_val` sources are validation.
     """
     if not state.has_text:
-        what = f"{state.n_documents:,} documents, all of them blank" if state.n_documents else "nothing to encode"
+        what = f"{counted(state.n_documents, 'document')}, all blank" if state.n_documents else "nothing to encode"
         message = f"{sources[0].input.shown}: no text in the input: {what}"
         if not state.is_exhausted:
             raise InputError(message, "raise --max-tokens: there is more")
