@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -24,8 +24,9 @@ from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import is_web, quoted, shown
-from .foreign import HEAD_BYTES, is_json_lines
-from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
+from .foreign import HEAD_BYTES
+from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_own, is_usable, look, suffixes
+from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
@@ -59,10 +60,12 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     network = network or Network()
     inputs = [input for name in _without_own(names) for input in _find(name, format, network)]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
-        log.warning("note: read as JSON Lines because of their content (--format text overrides it): %s", _some(lines))
+        log.warning(
+            "note: read as JSON Lines by their content (--format text overrides it): %s", name_some(lines)
+        )
     others = [Path(input.path) for input in inputs if format and _by_name(input.path)[0] not in ("", format)]
     if 0 < len(others) < len(inputs):
-        log.warning("note: --format %s is for all inputs, so read as that, too: %s", format, _some(others))
+        log.warning("note: --format %s is for all inputs, so read as that, too: %s", format, name_some(others))
     if not inputs:
         raise InputError("no input named", "name files, folders or globs, or - for standard input")
     if names.count(STDIN) > 1:
@@ -76,7 +79,7 @@ def _without_own(names: Sequence[str]) -> list[str]:
     if own and len(own) == len(names):
         raise InputError(f"{own[0]}: written by this program, so not an input", "name text, jsonl or parquet files")
     if own:
-        log.warning("note: not read, because this program wrote it: %s", _some([Path(name) for name in own]))
+        log.warning("note: not read, because this program wrote it: %s", name_some([Path(name) for name in own]))
     return [name for name in names if name not in own]
 
 
@@ -102,7 +105,7 @@ def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:
         raise InputError(f"{inputs[0].shown}: named with --val, and nothing is left to train on", "name other inputs")
     if len(left) < len(inputs):
         both = [Path(input.path) for input in inputs if _place(input) in taken]
-        log.warning("note: validation (--val), so not read for training: %s", _some(both))
+        log.warning("note: validation (--val), so not read for training: %s", name_some(both))
     return left
 
 
@@ -125,12 +128,12 @@ def default_names(folder: Path) -> list[str]:
     Of the files that a folder argument would take, it returns the first of these groups that is not empty:
     `train_fineweb.txt`, `input.txt`, parquet, JSON Lines, text.
     """
-    files = [path for path in sorted(folder.iterdir(), key=_natural_key) if path.is_file() and is_usable(path.name)]
+    files = [path for path in sorted(folder.iterdir(), key=natural_key) if path.is_file() and is_usable(path.name)]
     groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
     groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]
     chosen = next((group for group in groups if group), [])
     if others := [path for path in files if path not in chosen]:
-        log.warning("note: not read: %s beside the script; name what you want", _some(others))
+        log.warning("note: not read: %s beside the script; name what you want", name_some(others))
     return [str(path) for path in chosen] or [DEFAULT_CORPUS]
 
 
@@ -138,23 +141,13 @@ def _format_of(path: Path) -> str:
     return FORMAT_OF_SUFFIX[suffixes(path)[1]]
 
 
-def _some(paths: Sequence[Path]) -> str:
-    """Return the names of the first three files, and how many more there are.
-
-    >>> _some([Path(name) for name in "abcdef"])
-    'a, b, c and 3 more'
-    """
-    names = ", ".join(path.name for path in paths[:3])
-    return names + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
-
-
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
-    files = sorted(list_remote(name, network), key=lambda file: _natural_key(Path(file.url)))
+    files = sorted(list_remote(name, network), key=lambda file: natural_key(Path(file.url)))
     usable = [file for file in files if is_usable(Path(file.url).name)]
     if 0 < len(usable) < len(files) and not re.search(r"[*?\[]", name):  # a folder
         others = [Path(file.url) for file in files if not is_usable(Path(file.url).name)]
-        log.warning(_SKIPPED, shown(name), _some(others))
+        log.warning(_SKIPPED, shown(name), name_some(others))
         files = usable
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
@@ -188,11 +181,11 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         elif path.exists() or not glob.has_magic(name):
             yield path, True
         else:
-            matches = set(map(Path, _glob(name)))
+            matches = set(map(Path, iter_matches(name)))
             folders = set(filter(Path.is_dir, matches))
             named = matches - folders
             read = folders if "**" not in name else ()  # like folder arguments; ** asks for files
-            found = _each_once([*named, *(file for folder in sorted(read) for file in _walk_if_usable(folder))])
+            found = each_once([*named, *(file for folder in sorted(read) for file in _walk_if_usable(folder))])
             if not found:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** includes subfolders")
             yield from ((path, path in named) for path in found)
@@ -200,33 +193,6 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
         raise InputError(
             f"{Path(error.filename or name)}: {error.strerror}", "check the path, and the permissions of its folders"
         ) from None
-
-
-def _glob(pattern: str) -> Iterator[str]:
-    """Yield the matches of a pattern, without this program's files, and without hidden folders unless it names them.
-
-    Raises `OSError` for a folder that cannot be read: `glob` ignores it.
-    """
-    named = Path(pattern).parts
-
-    def find_hidden(folders: Sequence[str]) -> str:
-        return next((part for part in folders if is_hidden(part) and part not in named), "")
-
-    for parent in filter(glob.has_magic, map(str, (Path(pattern), *Path(pattern).parents))):
-        for folder in glob.iglob(os.path.join(parent, ""), recursive=True):
-            if not find_hidden(Path(folder).parts):
-                os.scandir(os.path.join(folder, os.curdir)).close()
-    passed_over = set()
-    for match in glob.iglob(pattern, recursive=True):
-        path = Path(match)
-        if hidden := find_hidden(path.parts[:-1]):
-            passed_over.add(Path(hidden))
-        elif not is_own(path.name):
-            yield match
-    if passed_over:
-        log.warning(
-            "note: %s: hidden folders are skipped; to read one, name it: %s", pattern, _some(sorted(passed_over))
-        )
 
 
 def _walk_if_usable(folder: Path) -> list[Path]:
@@ -242,99 +208,24 @@ def _walk(folder: Path) -> list[Path]:
     """Return the usable files below a folder, and log what else there is but for names with a dot."""
     found: list[Path] = []
     others: list[Path] = []
-    for path in _iter_files(folder):
+    for path in iter_files(folder):
         if is_usable(path.name) and (path.is_file() or not path.exists()):  # no pipe, socket or device
             found.append(path)
         elif not (is_own(path.name) or path.name.startswith(".")):
             others.append(path)
-    found, no_lines = _without_metadata(_each_once(found))
-    others = sorted(others + no_lines, key=_natural_key)
+    found, no_lines = without_metadata(each_once(found))
+    others = sorted(others + no_lines, key=natural_key)
     if not found:
         for path in itertools.filterfalse(Path.is_dir, others[:20]):
             _describe(path, True, None)  # raises an error with advice for a known kind
         raise InputError(
-            f"{folder}: no usable file in this folder" + (f", only {_some(others)}" if others else ""),
+            f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
             f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
         )
     if others:
-        log.warning(_SKIPPED, folder, _some(others))
-    _note_splits(folder, found)
+        log.warning(_SKIPPED, folder, name_some(others))
+    note_splits(folder, found)
     return found
-
-
-def _iter_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, and hidden folders as they are; follow symlinks, but enter each folder once.
-
-    Raises `OSError` for a folder that cannot be read.
-    """
-
-    def stop(error: OSError) -> None:
-        raise error
-
-    seen: set[tuple[int, int]] = set()
-    for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
-        info = os.stat(place)
-        if (info.st_dev, info.st_ino) in seen:
-            subfolders.clear()
-            continue
-        seen.add((info.st_dev, info.st_ino))
-        hidden = set(filter(is_hidden, subfolders))
-        subfolders[:] = sorted(set(subfolders) - hidden)
-        yield from (Path(place, name) for name in (*files, *hidden))
-
-
-def _without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others."""
-    plain = [path for path in paths if path.suffix.lower() == ".json"]
-    if len(plain) == len(paths):
-        return paths, []
-    no_lines = []
-    for path in plain:
-        with path.open("rb") as file:
-            if not is_json_lines(file.read(HEAD_BYTES)):
-                no_lines.append(path)
-    return [path for path in paths if path not in no_lines], no_lines
-
-
-_SPLIT = re.compile(r"(?:^|/)(train|training|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
-
-
-def _note_splits(folder: Path, paths: Sequence[Path]) -> None:
-    """Log a note if files of several splits of a dataset are read together."""
-    first: dict[str, Path] = {}
-    for path in paths:
-        if match := _SPLIT.search(path.relative_to(folder).as_posix()):
-            first.setdefault(match[1].lower(), path.relative_to(folder))
-    named = first.get("train", first.get("training"))
-    if len(first) < 2 or not named:
-        return
-    number, match = next((i, match) for i, part in enumerate(named.parts) if (match := _SPLIT.match(part)))
-    only = folder.joinpath(*named.parts[: number + 1])
-    if number == len(named.parts) - 1:
-        only = only.with_name(f"{match[0]}*{''.join(named.suffixes[-2:])}")
-    log.warning(
-        "note: %s: files of several splits are read (%s); for one alone: %s",
-        folder,
-        ", ".join(first),
-        quoted(str(only)),
-    )
-
-
-def _each_once(paths: Iterable[Path]) -> list[Path]:
-    """Sort paths in natural order, and of those that symlinks make the same file, keep the shortest."""
-    found: dict[str, Path] = {}
-    for path in sorted(paths, key=lambda path: (len(path.parts), _natural_key(path))):
-        found.setdefault(os.path.realpath(path), path)
-    return sorted(found.values(), key=_natural_key)
-
-
-def _natural_key(path: Path) -> list[tuple[int, int | str]]:
-    """Return a sort key that puts `part2` before `part10`."""
-    return [
-        (0, int(part)) if part.isascii() and part.isdigit() else (1, part)
-        for part in re.split(r"([0-9]+)", str(path))
-        if part
-    ]
 
 
 def _stdin(asked: str | None, network: Network) -> Input:

@@ -1,0 +1,126 @@
+"""Find files on this machine: below folders and by patterns, each once, in natural order."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ..support.log import log
+from ..support.redact import quoted
+from .foreign import HEAD_BYTES, is_json_lines
+from .formats import is_hidden, is_own
+
+
+def iter_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, and hidden folders as they are; follow symlinks, but enter each folder once.
+
+    Raises `OSError` for a folder that cannot be read.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    seen: set[tuple[int, int]] = set()
+    for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
+        info = os.stat(place)
+        if (info.st_dev, info.st_ino) in seen:
+            subfolders.clear()
+            continue
+        seen.add((info.st_dev, info.st_ino))
+        hidden = set(filter(is_hidden, subfolders))
+        subfolders[:] = sorted(set(subfolders) - hidden)
+        yield from (Path(place, name) for name in (*files, *hidden))
+
+
+def iter_matches(pattern: str) -> Iterator[str]:
+    """Yield the matches of a pattern, without this program's files, and without hidden folders unless it names them.
+
+    Raises `OSError` for a folder that cannot be read: `glob` ignores it.
+    """
+    named = Path(pattern).parts
+
+    def find_hidden(folders: Sequence[str]) -> str:
+        return next((part for part in folders if is_hidden(part) and part not in named), "")
+
+    for parent in filter(glob.has_magic, map(str, (Path(pattern), *Path(pattern).parents))):
+        for folder in glob.iglob(os.path.join(parent, ""), recursive=True):
+            if not find_hidden(Path(folder).parts):
+                os.scandir(os.path.join(folder, os.curdir)).close()
+    passed_over = set()
+    for match in glob.iglob(pattern, recursive=True):
+        path = Path(match)
+        if hidden := find_hidden(path.parts[:-1]):
+            passed_over.add(Path(hidden))
+        elif not is_own(path.name):
+            yield match
+    if passed_over:
+        log.warning(
+            "note: %s: hidden folders are skipped; to read one, name it: %s", pattern, name_some(sorted(passed_over))
+        )
+
+
+def each_once(paths: Iterable[Path]) -> list[Path]:
+    """Sort paths in natural order, and of those that symlinks make the same file, keep the shortest."""
+    found: dict[str, Path] = {}
+    for path in sorted(paths, key=lambda path: (len(path.parts), natural_key(path))):
+        found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values(), key=natural_key)
+
+
+def without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others."""
+    plain = [path for path in paths if path.suffix.lower() == ".json"]
+    if len(plain) == len(paths):
+        return paths, []
+    no_lines = []
+    for path in plain:
+        with path.open("rb") as file:
+            if not is_json_lines(file.read(HEAD_BYTES)):
+                no_lines.append(path)
+    return [path for path in paths if path not in no_lines], no_lines
+
+
+_SPLIT = re.compile(r"(?:^|/)(train|training|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
+
+
+def note_splits(folder: Path, paths: Sequence[Path]) -> None:
+    """Log a note if files of several splits of a dataset are read together."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        if match := _SPLIT.search(path.relative_to(folder).as_posix()):
+            first.setdefault(match[1].lower(), path.relative_to(folder))
+    named = first.get("train", first.get("training"))
+    if len(first) < 2 or not named:
+        return
+    number, match = next((i, match) for i, part in enumerate(named.parts) if (match := _SPLIT.match(part)))
+    only = folder.joinpath(*named.parts[: number + 1])
+    if number == len(named.parts) - 1:
+        only = only.with_name(f"{match[0]}*{''.join(named.suffixes[-2:])}")
+    log.warning(
+        "note: %s: files of several splits are read (%s); for one alone: %s",
+        folder,
+        ", ".join(first),
+        quoted(str(only)),
+    )
+
+
+def natural_key(path: Path) -> list[tuple[int, int | str]]:
+    """Return a sort key that puts `part2` before `part10`."""
+    return [
+        (0, int(part)) if part.isascii() and part.isdigit() else (1, part)
+        for part in re.split(r"([0-9]+)", str(path))
+        if part
+    ]
+
+
+def name_some(paths: Sequence[Path]) -> str:
+    """Return the names of the first three files, and how many more there are.
+
+    >>> name_some([Path(name) for name in "abcdef"])
+    'a, b, c and 3 more'
+    """
+    names = ", ".join(path.name for path in paths[:3])
+    return names + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
