@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .cluster.needs import find_needs
 from .inputs.blocks import Source
 from .inputs.discover import as_names
+from .output.files import as_folder
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
 from .output.manifest import Record
@@ -191,7 +192,7 @@ def _request(given: dict[str, Any]) -> Request:
         raise InputError(
             f"cluster={given['cluster']!r}: not an address", "write it like cluster='tcp://scheduler:8786'"
         )
-    names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), Path(given["out"])
+    names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), as_folder(given["out"])
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}
     others |= {f"--val-{name}": given[f"val_{name}"] is not None for name in ("ratio", "tokens")}

@@ -94,10 +94,10 @@ def _packages_named() -> Iterator[None]:
 
 
 def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
+    from .output.files import as_folder
+
     out = options.pop("out")
-    if out == "":
-        raise InputError("--out without a name", "is a shell variable empty? . is the current folder")
-    out = here if out is None else Path(out)
+    out = here if out is None else as_folder(out)
     if cache := options.pop("tiktoken_cache"):
         from .token_files.tiktoken_cache import write_tiktoken_cache
 

@@ -636,6 +636,29 @@ def test_flags_from_a_script(call: Callable[..., Any], tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
 
 
+NAMES = {
+    "null in an input": ({"inputs": "c\0.jsonl"}, r"c.*: a name with a null character"),
+    "null in --val": ({"val": ["c\0.jsonl"]}, r"c.*: a name with a null character"),
+    "null in the folder": ({"out": "o\0"}, r"--out o.*: not a folder on this machine"),
+    "a URL as the folder": ({"out": "s3://bucket/folder"}, r"--out s3://bucket/folder: not a folder on this machine"),
+    "no folder": ({"out": ""}, "--out without a name"),
+    "half a character as a column": ({"text_column": "\ud800"}, r"text_column=.*: half of a character"),
+    "half a character as a separator": ({"separator": "\ud800"}, r"separator=.*: half of a character"),
+    "a long separator": ({"separator": "x" * 1001}, "separator has 1,001 characters\n  at most 1,000"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_are_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no file, folder, column or separator can be is refused before anything is made."""
+    write_jsonl(tmp_path / "c.jsonl", GOOD)
+    monkeypatch.chdir(tmp_path)
+    given, message = NAMES[name]
+    with pytest.raises(InputError, match=message) as caught:
+        prepare(**{"inputs": "c.jsonl", "out": "out"} | given)
+    assert caught.value.hint and os.listdir() == ["c.jsonl"]
+
+
 @pytest.mark.parametrize("option", [{"executor": "x"}, {"cluster": 3}])
 def test_where_to_encode_from_a_script(option: dict[str, Any], tmp_path: Path) -> None:
     """What is no executor or address is named before anything is made."""

@@ -45,6 +45,8 @@ def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
     names = [os.fsdecode(name) for name in inputs or ()]
     if "" in names:
         raise InputError("an input without a name", "is a shell variable empty? . is the current folder")
+    if bad := next((name for name in names if "\0" in name), ""):
+        raise InputError(f"{bad}: a name with a null character", "check the name")
     return names
 
 
@@ -60,9 +62,7 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     network = network or Network()
     inputs = [input for name in _without_own(names) for input in _find(name, format, network)]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
-        log.warning(
-            "note: read as JSON Lines by their content (--format text overrides it): %s", name_some(lines)
-        )
+        log.warning("note: read as JSON Lines by their content (--format text overrides it): %s", name_some(lines))
     others = [Path(input.path) for input in inputs if format and _by_name(input.path)[0] not in ("", format)]
     if 0 < len(others) < len(inputs):
         log.warning("note: --format %s is for all inputs, so read as that, too: %s", format, name_some(others))

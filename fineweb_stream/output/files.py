@@ -50,6 +50,16 @@ _NO_CLONE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNO
 _NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # if plain writing fails, too, that raises
 
 
+def as_folder(name: str | os.PathLike[str]) -> Path:
+    """Return the output folder that a caller names. Raises `InputError` for "", a URL, or a null character."""
+    text = os.fsdecode(name)
+    if not text:
+        raise InputError("--out without a name", "is a shell variable empty? . is the current folder")
+    if "://" in text or "\0" in text:
+        raise InputError(f"--out {text}: not a folder on this machine", "name one, and copy the outputs from there")
+    return Path(text)
+
+
 def part_path(path: Path, run: str = "") -> Path:
     """Return the temporary name of a file that the run writes.
 

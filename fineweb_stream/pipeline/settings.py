@@ -26,6 +26,9 @@ VAL_PLACES = ("start", "end")
 
 DEFAULT_VAL_RATIO = 0.0005
 
+MAX_SEPARATOR = 1000
+"""How many characters a separator may have: to search for it takes their square."""
+
 _PARSERS: dict[str, Callable[[Any], float | bool]] = {
     "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,
     "seed": parse_whole, "keep_shards": parse_flag, "shuffle": parse_flag, "skip_bad": parse_flag,
@@ -60,6 +63,11 @@ def parse_separator(text: str) -> str:
         return codecs.escape_decode(text.encode())[0].decode()
     except ValueError as error:
         raise InputError(f"--separator {text!r}: {error}", r"write it like '\n\n' or '<|endoftext|>'") from None
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether a text can be UTF-8: no lone surrogate, which also stands for bytes of a command that are not."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def parse_fit(text: Any) -> Fit:
@@ -126,10 +134,16 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "separator" and value is None):
                 raise InputError(f"{name}={value!r}: not a string", f"write it like {name}='...'")
+            if not is_unicode(value or ""):
+                raise InputError(
+                    f"{name}={value!r}: half of a character, or bytes that are not UTF-8", "write all of it"
+                )
         if not all(split_names(self.text_column)):
             raise InputError(f"text_column={self.text_column!r}: an empty name", "write it like text or text,content")
         if self.separator is not None and not self.separator:
             raise InputError("separator is empty", r"write it like '\n\n', or leave it out for one long text")
+        if len(self.separator or "") > MAX_SEPARATOR:
+            raise InputError(f"separator has {len(self.separator or ''):,} characters", f"at most {MAX_SEPARATOR:,}")
         if self.errors not in ("strict", "replace", "ignore"):
             raise InputError(f"errors={self.errors!r}: must be strict, replace or ignore", "strict stops at the first")
 
