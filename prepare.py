@@ -4,7 +4,7 @@
 # ///
 """Turn text into nanoGPT's train.bin and val.bin, beside this script.
 
-    python prepare.py                       use train_fineweb.txt, or the parquet or jsonl files, beside this script
+    python prepare.py                       use train_fineweb.txt, or parquet, jsonl or text beside this script
     python prepare.py corpus.jsonl more/    use these files and folders
     python prepare.py --demo                try it on text that comes with Python
     python prepare.py --help                everything else

@@ -76,7 +76,7 @@ def _as_typed(message: str) -> str:
     ('--val-ratio x: not a share', '--for 8: not a batch')
     """
     names = "val_ratio|val_tokens|shard_tokens|max_tokens|text_column|separator|errors|workers|connections|memory|seed"
-    names += "|format|fit"
+    names += "|format|fit|names|layout|eot|val_at|engine"
     message = re.sub(rf"^({names})='?([^' ]*)'?:", r"\1 \2:", message)
     option = {"fit": "for"}
     return re.sub(rf"^({names})\b", lambda match: f"--{option.get(match[1], match[1]).replace('_', '-')}", message)
@@ -153,7 +153,7 @@ def _default_names(here: Path) -> list[str]:
             )
         log.info("no input named: reading standard input")
         return [STDIN]
-    where = "" if is_beside else ", and no train_fineweb.txt, input.txt, jsonl or parquet beside the script"
+    where = "" if is_beside else ", and no train_fineweb.txt, input.txt, parquet, jsonl or text beside the script"
     log.info(f"no input named{where}: using {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}")
     return names
 
@@ -267,7 +267,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="start over: delete an earlier run's files, but resume the very same run",
     )
     add("--dry-run", action="store_true", help="estimate the outputs, disk, memory and time, and stop")
-    add("--quiet", action="store_true", help="print only warnings and errors")
+    add("--quiet", action="store_true", help="print only notes, warnings and errors")
     add("--demo", action="store_true", help="use text that comes with Python as the corpus")
     add("--verify", action="store_true", help="read the outputs again and check them")
     add("--tiktoken-cache", metavar="DIR", help="write GPT-2's files there for tiktoken (sample.py offline), and stop")

@@ -11,10 +11,16 @@ from .conftest import ROOT
 
 API_PAGE = ROOT / "docs" / "api.md"
 
+HEADER = """The public names of `fineweb_stream`, with their docstrings (`python -m tests.api_page` rewrites this page).
+
+`Ids` are NumPy arrays of uint16 (uint32 above 65,536 ids), `Ends` of int64. A `cancel` token ends a call early; without
+one it runs to its end. The examples use `from fineweb_stream import *`, `import numpy as np` and `from pathlib import
+Path`."""
+
 
 def render_api() -> str:
     """Return the page: each public name with its signature and docstring, and the public methods of classes."""
-    parts = ["# API", "Made from the docstrings: `python -m tests.api_page` writes this page anew."]
+    parts = ["# API", HEADER]
     for name in sorted(fineweb_stream.__all__, key=str.lower):
         thing = getattr(fineweb_stream, name)
         if name.startswith("__"):
@@ -43,8 +49,9 @@ def _signature(thing: object) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parameters:
             parameters.append("*")
         if parameter.name != "self":
-            parameters.append(re.sub(r": '([^']*)'", r": \1", str(parameter)))  # annotations are strings
-    returned = f" -> {signature.return_annotation}".replace("'", "")
+            written = re.sub(r": '([^']*)'", r": \1", str(parameter))  # annotations are strings
+            parameters.append(re.sub(r"<factory>|<Cancel: not set>", "...", written))
+    returned = "" if inspect.isclass(thing) else f" -> {signature.return_annotation}".replace("'", "")
     short = f"({', '.join(parameters)}){returned}"
     return short if len(short) <= 100 else "(\n    " + ",\n    ".join(parameters) + f",\n){returned}"
 

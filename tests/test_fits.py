@@ -138,6 +138,8 @@ def test_modded_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         READERS["modded-nanogpt"](out, 1, 1024, 1)
     [note] = check_fit(3 * 10**7, 10**6, 0.0, Settings(layout="llmc"), True)
     assert "val (--val-tokens 10485760), two shards or more (--shard-tokens 10257120)" in note
+    [note] = check_fit(6 * 10**6, 10**6, 0.0, Settings(layout="llmc", shard_tokens=2 * 10**6), True)
+    assert note.endswith("10,485,760 tokens of val (more text)")  # and it has its shards
     enough = check_fit(3 * 10**8, 10_485_760, 0.0, Settings(layout="llmc"), True)
     assert enough == []
 

@@ -33,7 +33,7 @@ from .standard_input import stdin_head
 N_LOOKED = 64
 """How many remote files are checked, each text or jsonl by a request, before all others are trusted by their names."""
 
-_SKIPPED = "note: %s: skipped, because of their names or because they are not regular files: %s"
+_SKIPPED = "note: %s: skipped, not text, jsonl or parquet by their names or content: %s"
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
@@ -120,6 +120,30 @@ def _place(input: Input) -> str:
         return input.path
     info = os.stat(input.path)  # a file may have several paths
     return f"{info.st_dev} {info.st_ino}"
+
+
+def _no_usable(folder: Path, others: list[Path]) -> InputError:
+    """Return the error for a folder with no usable file: with advice for a known kind, unless some can be named."""
+    refusals = []
+    for path in itertools.filterfalse(Path.is_dir, others[:20]):
+        try:
+            _describe(path, True, None)
+        except InputError as error:
+            refusals.append(error)
+        else:
+            refusals.clear()
+            break
+    return next(
+        iter(refusals),
+        InputError(
+            f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
+            f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
+        ),
+    )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def default_names(folder: Path) -> list[str]:
@@ -216,14 +240,9 @@ def _walk(folder: Path) -> list[Path]:
     found, no_lines = without_metadata(each_once(found))
     others = sorted(others + no_lines, key=natural_key)
     if not found:
-        for path in itertools.filterfalse(Path.is_dir, others[:20]):
-            _describe(path, True, None)  # raises an error with advice for a known kind
-        raise InputError(
-            f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
-            f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
-        )
+        raise _no_usable(folder, others)
     if others:
-        log.warning(_SKIPPED, folder, name_some(others))
+        log.warning(_SKIPPED, folder, name_some(sorted(others, key=_size, reverse=True)))
     note_splits(folder, found)
     return found
 

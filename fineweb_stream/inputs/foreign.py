@@ -342,5 +342,5 @@ def _table(rows: list[list[str]], delimiter: str, text: str) -> Foreign:
         f" [print(json.dumps({row})) for r in csv.{reader}({_OPENED}{options})]"
     )
     columns = ", ".join(rows[0]) if has_header else "0, 1, ..."
-    promise = f"convert it to jsonl (then --text-column: {columns})" if rows else "convert it to jsonl"
+    promise = f"convert it to jsonl, whose fields are {columns} (--text-column NAME)" if rows else "convert it to jsonl"
     return Foreign(f"a table ({kind})", _python(code), ".jsonl", is_text=True, promise=promise)

@@ -292,5 +292,5 @@ def place_hash(input: Input, offset: int, n_bytes: int) -> str:
     return hash_bytes(data) if len(data) == n_bytes else ""
 
 
-def _shorter(input: Input, n_bytes: int) -> InputError:
-    return InputError(f"{input.shown}: ends at byte {n_bytes:,}, but was longer at the start", CHANGED)
+def _shorter(input: Input, n_bytes: int) -> ChangedError:
+    return ChangedError(f"{input.shown}: ends at byte {n_bytes:,}, but was longer at the start", CHANGED)

@@ -79,7 +79,9 @@ def _said(changed: list[str], before: dict[str, Any], now: dict[str, Any]) -> li
 
 
 def _value(value: Any) -> str:
-    return "not given" if value is None else repr(value)
+    if value is None or isinstance(value, bool):
+        return "given" if value else "not given"
+    return repr(value)
 
 
 def _is_same(before: Input, now: Input) -> bool:

@@ -99,11 +99,12 @@ def _modded_notes(train: int, val: int, settings: Settings, has_documents: bool)
     needs = []
     if not has_documents:
         needs.append("end-of-text ids, at which its windows begin (--separator splits a text into documents)")
+    is_short = val < MODDED_VAL_TOKENS and train + val < 2 * MODDED_VAL_TOKENS
     if val < MODDED_VAL_TOKENS:
         needs.append(f"{MODDED_VAL_TOKENS:,} tokens of val ({_val_advice(MODDED_VAL_TOKENS, train + val, settings)})")
-        train = max(train + val - MODDED_VAL_TOKENS, 0)
+        train = train if is_short else train + val - MODDED_VAL_TOKENS
     if train <= settings.shard_tokens:
-        is_enough = train // 2 >= settings.least_tokens
+        is_enough = not is_short and train // 2 >= settings.least_tokens
         needs.append(f"two shards or more ({f'--shard-tokens {train // 2}' if is_enough else 'more text'})")
     return [f"note: modded-nanogpt, if you use it, needs {', '.join(needs)}"] if needs else []
 

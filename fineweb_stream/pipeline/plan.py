@@ -172,7 +172,7 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
     if advice := larger_ratio(sampled.n_tokens, val, settings):
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
-            f" --val-ratio {advice:.2g} gives about {advice * sampled.n_tokens:,.0f}"
+            f" --val-ratio {advice:.2g} gives about {float(f'{advice:.2g}') * sampled.n_tokens:,.0f} (with --overwrite)"
         )
     return lines
 

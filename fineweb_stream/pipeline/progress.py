@@ -72,6 +72,7 @@ class Progress:
         """Close the bar, or clear the terminal's line."""
         with contextlib.suppress(OSError):
             if self._bar is not None:
+                self._print(time.monotonic())
                 self._bar.close()
             elif self._is_terminal:
                 self._stream.write("\r\x1b[K")
@@ -117,5 +118,5 @@ class Progress:
             unit="B",
             unit_scale=True,
             file=self._stream,
-            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining} {postfix}" if self._total else None,
+            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}" if self._total else None,
         )

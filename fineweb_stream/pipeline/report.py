@@ -46,6 +46,9 @@ def about(engine: str, settings: Settings) -> dict[str, Any]:
     }
 
 
+_KINDS = {"demo": "text"}
+
+
 def found(record: Record) -> list[str]:
     """Return lines on the inputs, and on what an earlier run has left."""
     n_val, state = record.settings["val_files"], record.state
@@ -77,7 +80,7 @@ def _named(label: str, inputs: Sequence[Input]) -> list[str]:
     names = inputs[0].shown if len(inputs) == 1 else f"{inputs[0].shown} and {len(inputs) - 1:,} more"
     total = sum(input.size for input in inputs)
     size = f"{format_size(total)} of " if total else ""
-    lines = [f"{label}: {names}: {size}{', '.join(sorted({i.format for i in inputs}))}"]
+    lines = [f"{label}: {names}: {size}{', '.join(sorted({_KINDS.get(i.format, i.format) for i in inputs}))}"]
     return lines + (_listed([input.shown for input in inputs]) if len(inputs) > 1 else [])
 
 

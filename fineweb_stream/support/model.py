@@ -98,7 +98,9 @@ def name_hint(text_column: str, others: Sequence[str], what: str, is_first: bool
     >>> name_hint("text", ["-t"], "fields of text", is_first=True)
     '--text-column=-t (fields of text: -t)'
     """
-    name, among = others[0] if len(others) == 1 else "NAME", f"({what}: {', '.join(others) or 'none'})"
+    name, among = others[0] if len(others) == 1 else "NAME", f"({what}: {', '.join(others)})"
+    if not others:
+        return f"there are no {what}: name other files"
     column = as_word(name if is_first else f"{text_column},{name}")
     option = f"--text-column={column}" if column.startswith("-") else f"--text-column {column}"
     return f"{option} {among}" if is_first else f"{option} takes the first that exists {among}"

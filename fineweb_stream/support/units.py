@@ -81,7 +81,7 @@ def parse_whole(value: Any, least: int | None = None) -> int:
         pass
     if least is None:
         raise InputError("not a whole number", "write it like 0 or 42")
-    raise InputError(f"not a number, {least} or more", f"write it like {least} or 42")
+    raise InputError(f"not a whole number of {least} or more", f"write it like {least} or 42")
 
 
 def parse_count(value: Any) -> int:

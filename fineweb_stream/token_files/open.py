@@ -31,7 +31,7 @@ def open_tokens(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for number, ids in enumerate([[15496, 11], [995, 50256]]):
-    ...         np.array(ids, np.uint16).tofile(shard_path(Path(folder), number))
+    ...         np.array(ids, np.uint16).tofile(f"{folder}/train_shard_{number:04}.bin")
     ...     tokens = open_tokens(folder)
     ...     len(tokens), tokens[1:3].tolist(), int(tokens[-1])
     (4, [11, 995], 50256)

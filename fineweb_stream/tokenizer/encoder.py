@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from .batch import join_texts
 from .engines import AnyIds, Gigatoken, count_same, engine_version, reference_engine
-from .gpt2 import GPT2
 from .ids import Ends, Ids
+from .load import load_tokenizer
 from .newest import has_newest
 from .tokenizer import Tokenizer
 
@@ -65,7 +66,9 @@ class Encoder:
     Raises `InputError` for an engine that is unknown or not installed, `EngineError` if gigatoken is not exact.
     """
 
-    def __init__(self, engine: str = "auto", tokenizer: Tokenizer = GPT2) -> None:
+    def __init__(self, engine: str = "auto", tokenizer: str | Path | Tokenizer = "gpt2") -> None:
+        if not isinstance(tokenizer, Tokenizer):
+            tokenizer = load_tokenizer(str(tokenizer))
         tokenizer.check_engine(engine)
         reference = tokenizer.reference
         has_gigatoken = importlib.util.find_spec("gigatoken") is not None
