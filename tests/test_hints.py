@@ -353,7 +353,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/engines.py", "reinstall it (pip install --force-reinstall gigatoken), o"),
         ("tokenizer/gpt2.py", "copy the file again, in binary mode: it is 200,128 bytes lon"),
         ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/, the .npy file include"),
-        ("tokenizer/tokenizer_json.py", "pip install tokenizers, or the extra: pip install"),
+        ("tokenizer/tokenizer_json.py", "'pip install tokenizers'"),
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
         ("inputs/discover.py", "'remove it, or repair it'"),

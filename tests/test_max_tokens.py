@@ -117,7 +117,7 @@ def test_the_plan_is_for_what_will_be_read(tmp_path, monkeypatch, capsys) -> Non
     prepare(path, tmp_path / "o", quiet=True, val_ratio=0.02, max_tokens=part.train_tokens)
 
 
-def test_skipped_lines_are_said_once(tmp_path) -> None:
+def test_skipped_lines_are_said_once(tmp_path, caplog) -> None:
     """Going on with a larger number tells of no line again that was skipped before."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     lines = path.read_text().splitlines()
@@ -128,6 +128,9 @@ def test_skipped_lines_are_said_once(tmp_path) -> None:
         prepare(path, tmp_path / "out", max_tokens=n, skip_bad=True, quiet=True)
     prepare(path, tmp_path / "direct", skip_bad=True, quiet=True)
     assert (tmp_path / "out" / CHANGES_NAME).read_text() == (tmp_path / "direct" / CHANGES_NAME).read_text()
+    with caplog.at_level("WARNING"):
+        prepare(path, tmp_path / "direct", quiet=True)
+    assert "for another --errors or --skip-bad: --overwrite" in caplog.text
     records = [read_record(tmp_path / name) for name in ("out", "direct")]
     assert [record.state.n_changes for record in records] == [{"skipped": 3}] * 2
 

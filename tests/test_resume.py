@@ -115,6 +115,19 @@ def test_overwrite_of_a_finished_run(corpus_path: Path, tmp_path: Path, run_prog
     assert outputs(tmp_path / "out") == expected
 
 
+@pytest.mark.parametrize("kind", ["a column that is not there", "invalid UTF-8", "not JSON"])
+def test_overwrite_by_what_cannot_be_read(kind: str, corpus_path: Path, tmp_path: Path) -> None:
+    """A finished result is deleted only when the inputs could be read: a mistyped name costs nothing."""
+    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    options: dict[str, Any] = {"text_column": "body"} if kind.startswith("a column") else {}
+    if not options:
+        corpus_path.write_bytes(b'{"text": "\xff"}\n' if kind == "invalid UTF-8" else b'{"text": "some"\n')
+    with pytest.raises(InputError, match=r"c\.jsonl, line 1"):
+        prepare(corpus_path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS | options)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
 def append(path: Path) -> None:
     with path.open("a") as file:
         file.write('{"text": "one more"}\n')
@@ -557,7 +570,8 @@ def test_a_file_that_changes_under_iter_ids(tmp_path: Path) -> None:
     """It is named; nothing is said of a command that would go on."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS * 200)
     ids = iter_ids(path, workers=1)
-    with pytest.raises(InputError, match=r"c\.jsonl: (changed while|ends at byte) .*\n  once it is complete, start over$"):
+    changed = r"c\.jsonl: (changed while|ends at byte) .*\n  once it is complete, start over$"
+    with pytest.raises(InputError, match=changed):
         next(ids)
         write_more(path)
         list(ids)

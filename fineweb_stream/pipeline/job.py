@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -25,6 +26,7 @@ from ..memory.guard import MemoryGuard
 from ..output.columns import earlier_names, keep_names, names_of
 from ..output.manifest import Record
 from ..output.merge import check_shards
+from ..output.own import RECORD_NAME
 from ..output.resume import clear, open_record, recorded_inputs, reopen
 from ..output.state import DONE, ENCODING, MERGING
 from ..remote.hub import may_stand_for
@@ -43,6 +45,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from .plan import Estimate
     from .run import Run
+    from .samples import Sampled
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,10 @@ class Job:
         """Do all that is left to do in the folder, which must be locked, and return its record.
 
         An `executor`, or the workers that `connect` reaches and that can read the sources, encode instead of local
-        threads.
+        threads. Nothing is deleted for `overwrite` before samples of the inputs were read.
         """
+        if self.request.overwrite and os.path.lexists(self.folder / RECORD_NAME):
+            self._sample(self._sources(self.settings.text_column), is_strict=not self.settings.skip_bad)
         record = self._open_record()
         try:
             return self._run_rest(record, quiet, executor, connect)
@@ -206,15 +211,22 @@ class Job:
     def _say_done(self, record: Record, what: str) -> None:
         said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
         say((what, *report.compared(record), *chain(*said)))
+        if record.state.n_changes:
+            log.warning("note: changed or skipped as asked then; for another --errors or --skip-bad: --overwrite")
+
+    def _sample(self, sources: Sequence[Source], is_strict: bool) -> Sampled | None:
+        from .samples import sample
+
+        settings = self.settings
+        return sample(sources, self.plan.engine, is_strict, self.cancel, settings.tokenizer, settings.val_files)
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Log what was found, what the run will make and what that takes; return the estimate."""
         from .plan import check_plan, make_estimate, plan_lines
-        from .samples import sample
 
         say([*report.found(record), self.plan.line])
         settings, plan = self.settings, self.plan
-        sampled = sample(sources, plan.engine, is_strict, self.cancel, settings.tokenizer, settings.val_files)
+        sampled = self._sample(sources, is_strict)
         budget = self.guard.budget_bytes
         found = make_estimate(sampled, sources, settings, record.state, self.folder, plan, budget)
         say(plan_lines(sampled, found, settings, sources))

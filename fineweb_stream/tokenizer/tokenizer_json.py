@@ -52,7 +52,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         except ImportError:
             raise InputError(
                 "tokenizers is not installed, and a tokenizer.json needs it",
-                "pip install tokenizers, or the extra: pip install 'fineweb_stream[tokenizers]'",
+                "pip install tokenizers",
             ) from None
         reference: Any = Reference.from_str(json.dumps(content))
         reference.encode_special_tokens = True
