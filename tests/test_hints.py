@@ -497,6 +497,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("pipeline/vocabulary.py", "name one with --eot-id"),
         ("pipeline/vocabulary.py", "split it into documents with --separator"),
         ("tokenizer/encoder.py", "take that text out, or choose another end-of-text"),
+        ("tokenizer/tokenizer_json.py", "correct the id in it"),
         ("tokenizer/encoder.py", ", which is slower and always right, and please report this t"),
         ("tokenizer/encoder.py", ", which is slower and always right, and please report this"),
         ("tokenizer/encoder.py", "'leave out eot=True'"),

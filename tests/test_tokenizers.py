@@ -617,3 +617,41 @@ def test_an_end_of_text_that_merges_spell(tmp_path: Path) -> None:
         prepare(path, tmp_path / "out", **options)
     assert "choose another end-of-text with --eot-id" in caught.value.hint
     assert prepare(path, tmp_path / "out", eot_id="<pad>", **options).train_documents == 2
+
+
+@pytest.mark.parametrize(("one", "special"), [("foo", "foofoo"), ("foofoo", "foo"), ("<qqa>", "qa><q"), ("|>x", "y<|")])
+def test_added_tokens_that_share_characters(one: str, special: str, tmp_path: Path) -> None:
+    """A special token is plain text, but the reference still finds it there: another token in it is not found then."""
+    path = make_json(tmp_path, "cl100k", 3000, (one, special))
+    content = json.loads(path.read_text())
+    content["added_tokens"][2]["special"] = True
+    path.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(str(path))
+    encoder, ids_of = usable(tokenizer), oracle(tokenizer)
+    for document in (
+        f"a{special}b",
+        special * 3,
+        f"{one}{special}",
+        f"{special}{one} {one[1:]}{special}",
+        one[:-1] + special,
+    ):
+        assert encoder.encode([document], eot=True)[0].tolist() == [*ids_of(document), tokenizer.eot_id]
+
+
+@pytest.mark.parametrize("kind", ["in the vocabulary", "after a gap"])
+def test_added_tokens_with_other_ids(kind: str, tmp_path: Path) -> None:
+    """The reference gives an added token the id of the vocabulary, or the next one, whatever the file says: refused."""
+    path = make_json(tmp_path, "cl100k", 3000, ("foo",))
+    content = json.loads(path.read_text())
+    token = content["added_tokens"][1]
+    if kind == "in the vocabulary":
+        token["content"] = next(
+            text for text, i in content["model"]["vocab"].items() if len(text) > 2 and text.isascii()
+        )
+    else:
+        token["id"] += 1000
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        InputError, match=r"tokenizer\.json: gives the added token '.*' the id \d+, which is \d+ by the"
+    ):
+        usable(load_tokenizer(str(path)))

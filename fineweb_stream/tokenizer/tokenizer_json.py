@@ -44,7 +44,8 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     def is_sure(token: dict[str, Any]) -> bool:
         """Tell whether the fast engine finds an added token as the reference does, also in what is normalized."""
         is_changed = content.get("normalizer") and (token.get("normalized") or not token["content"].isascii())
-        return not (is_changed or _looks_beside(token))
+        is_mixed = any(_overlap(token["content"], special) for special in texts - {each["content"] for each in whole})
+        return not (is_changed or is_mixed or _looks_beside(token))
 
     def load_reference() -> Any:
         try:
@@ -55,6 +56,13 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
                 "pip install tokenizers",
             ) from None
         reference: Any = Reference.from_str(json.dumps(content))
+        for token in added:
+            if (id := reference.token_to_id(token["content"])) != token["id"]:
+                raise InputError(
+                    f"{spec.name}: gives the added token {token['content']!r} the id {token['id']}, which is {id}"
+                    " by the vocabulary and the tokens before it",
+                    "correct the id in it, or save it again with the tokenizers package",
+                )
         reference.encode_special_tokens = True
         reference.no_truncation()
         reference.no_padding()
@@ -129,6 +137,16 @@ def _steps(content: dict[str, Any]) -> list[dict[str, Any]]:
 def _looks_beside(token: dict[str, Any]) -> bool:
     """Tell whether what stands beside an added token decides where it begins and ends, or whether it is one."""
     return any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
+
+
+def _overlap(a: str, b: str) -> bool:
+    """Tell whether two tokens may share characters of a text.
+
+    >>> _overlap("foo", "foofoo"), _overlap("<a>", "><"), _overlap("<tool>", "<|end|>")
+    (True, True, False)
+    """
+    ends = any(x.endswith(y[:n]) for x, y in ((a, b), (b, a)) for n in range(1, len(y) + 1))
+    return ends or a in b or b in a
 
 
 def _rule(content: dict[str, Any], whole_texts: list[dict[str, Any]]) -> CutRule:
