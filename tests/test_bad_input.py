@@ -386,7 +386,8 @@ def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
         prepare(tmp_path / "bad.parquet", tmp_path / "o", quiet=True)
     with pytest.raises(InputError, match=r"row 51: the column 'body\.inner\.text' is null"):
         prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.inner.text", quiet=True)
-    with pytest.raises(InputError, match=r"columns are: text, body, body\.url, body\.inner\.text"):
+    there = r"columns are: text, body, body\.(url, body\.inner\.text|inner\.text, body\.url)"
+    with pytest.raises(InputError, match=there):
         prepare(tmp_path / "bad.parquet", tmp_path / "o", text_column="body.txt", quiet=True)
 
 

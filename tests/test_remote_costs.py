@@ -347,13 +347,24 @@ def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> 
     write_jsonl(folder / "data" / "b#1?.jsonl", ["one", "two"])
     for name in ("dataset_infos.json", "README.txt", "data/metadata.json"):
         (folder / name).write_text('{\n "splits": {}\n}\n')
+    for name in (".git/a.jsonl", "_delta_log/b.jsonl", ".hidden.jsonl"):
+        (folder / "data" / name).parent.mkdir(exist_ok=True)
+        write_jsonl(folder / "data" / name, ["none"])
     names = ["a.jsonl", "b#1?.jsonl"]
     with HubServer(tmp_path) as server, Fetcher() as fetcher:
         server.commit("o/n")
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         for name in ("hf://datasets/o/n", "hf://datasets/o/n/data"):
             assert [Path(input.path).name for input in find_inputs([name], None, Network(fetcher))] == names
-            assert f"note: {name}: skipped" in caplog.text and "metadata.json" in caplog.text
+            assert (
+                f"note: {name}: skipped" in caplog.text
+                and ("metadata" if "data" in name[20:] else "infos") in caplog.text
+            )
+            assert "a.jsonl" not in caplog.text  # what is in a folder with a dot is not said
+        found = find_inputs(["hf://datasets/o/n/**/*.jsonl"], None, Network(fetcher))
+        assert [Path(input.path).name for input in found] == names
+        [named] = find_inputs(["hf://datasets/o/n/data/_delta_log/b.jsonl"], None, Network(fetcher))
+        assert named.path.endswith("_delta_log/b.jsonl")
         for name in ("hf://datasets/o/n/data/*.json", "hf://datasets/o/n/dataset_infos.json"):
             with pytest.raises(InputError, match="a JSON object over several lines"):
                 find_inputs([name], None, Network(fetcher))

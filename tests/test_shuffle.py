@@ -190,7 +190,7 @@ def test_more_is_refused(corpus: Path, tmp_path: Path) -> None:
     prepare(corpus, out, overwrite=True, **options)
     with pytest.raises(InputError, match="the order of all would change"):
         prepare([corpus, write_jsonl(tmp_path / "d.jsonl", DOCS[:9])], out, **options)
-    with pytest.raises(InputError, match="--shuffle was True and is False"):
+    with pytest.raises(InputError, match="--shuffle was given and is not given"):
         prepare(corpus, out, **options | {"shuffle": False})
     with pytest.raises(InputError, match="--seed was 0 and is 1"):
         prepare(corpus, out, **options | {"seed": 1})

@@ -25,7 +25,7 @@ from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import is_web, quoted, shown
 from .foreign import HEAD_BYTES
-from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_own, is_usable, look, suffixes
+from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .refusal import STDIN_NAME
 from .standard_input import stdin_head
@@ -116,9 +116,9 @@ def _place(input: Input) -> str:
         url = urlsplit(input.path)
         port = url.port or {"http": 80, "https": 443}[url.scheme]
         return f"{url.scheme}://{url.hostname}:{port}{unquote(url.path)}?{url.query}"
-    if input.is_remote or input.is_stdin:
+    if (input.is_remote and not input.path.startswith("file://")) or input.is_stdin:
         return input.path
-    info = os.stat(input.path)  # a file may have several paths
+    info = os.stat(input.path.removeprefix("file://"))  # a file may have several paths
     return f"{info.st_dev} {info.st_ino}"
 
 
@@ -168,16 +168,25 @@ def _format_of(path: Path) -> str:
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
     files = sorted(list_remote(name, network), key=lambda file: natural_key(Path(file.url)))
-    usable = [file for file in files if is_usable(Path(file.url).name)]
-    if 0 < len(usable) < len(files) and not re.search(r"[*?\[]", name):  # a folder
-        others = [Path(file.url) for file in files if not is_usable(Path(file.url).name)]
-        log.warning(_SKIPPED, shown(name), name_some(others))
-        files = usable
+    is_folder = not re.search(r"[*?\[]", name)
+    wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
+    if 0 < len(wanted) < len(files):
+        others = [Path(file.url) for file in files if file not in wanted]
+        if others := [path for path in others if not any(part.startswith(".") for part in path.parts)]:
+            log.warning(_SKIPPED, shown(name), name_some(others))
+        files = wanted
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
         first = list(pool.map(describe, files[:N_LOOKED]))
         is_as_called = all(input.format == _by_name(input.path)[0] for input in first)
         return first + list(pool.map(functools.partial(describe, is_trusted=is_as_called), files[N_LOOKED:]))
+
+
+def _is_hidden(url: str, name: str) -> bool:
+    """Tell whether a remote file is in a hidden folder, or begins with a dot, unless the user has named it."""
+    *folders, file = re.split("[/:@]", url)
+    named = re.split("[/:@]", name)
+    return any(is_hidden(part) for part in {*folders} - {*named}) or (file.startswith(".") and file not in named)
 
 
 def _describe_remote(file: RemoteFile, asked: str | None, network: Network, is_trusted: bool = False) -> Input:
@@ -290,7 +299,8 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
             except InputError as error:
                 if is_named or " > " not in error.hint:
                     raise
-                raise InputError(error.message, f"{error.hint}; then move the old one out of the folder") from None
+                how, _, _ = error.hint.partition("; or read it")  # --format would be for the whole folder
+                raise InputError(error.message, f"{how}; then move the old one out of the folder") from None
     except FileNotFoundError:
         if path.is_symlink():
             raise InputError(f"{path}: a broken link to {os.readlink(path)}", "remove it, or repair it") from None

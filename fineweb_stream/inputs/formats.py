@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import BinaryIO
@@ -107,7 +108,7 @@ def find_format(name: str, head: bytes, asked: str | None = None) -> str:
 
 def _packed_parquet(name: str, compression: str) -> InputError:
     new = Path(name).name.removesuffix(compression).removesuffix(".parquet") + ".parquet"
-    unpack = f"{CODECS[compression].command} {quoted(name)} > {quoted(str(Path(name).with_name(new)))}"
+    unpack = f"{CODECS[compression].command} {quoted(name)} > {quoted(str(_unused(Path(name).with_name(new))))}"
     return InputError(f"{name}: a parquet file inside a compressed one", f"unpack it: {unpack}")
 
 
@@ -160,4 +161,11 @@ def _refuse_unpacked(name: str, head: bytes, asked: str | None) -> InputError:
 def _move(name: str, new: str) -> str:
     if "://" in name:
         return f"fetch it as {new}, and name that"
-    return f"mv {quoted(name)} {quoted(str(Path(name).with_name(new)))}"
+    return f"mv {quoted(name)} {quoted(str(_unused(Path(name).with_name(new))))}"
+
+
+def _unused(path: Path) -> Path:
+    """Return a name in the same folder under which there is nothing yet."""
+    while os.path.lexists(path):
+        path = path.with_name(f"new_{path.name}")
+    return path

@@ -21,6 +21,8 @@ from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """Usual end-of-text tokens, for files without a `tokenizer_config.json` that names it."""
 
+MAX_IDS = 1 << 24
+
 NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 """Bytes that valid UTF-8 never has: a vocabulary may lack them."""
 
@@ -55,7 +57,13 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
                 "tokenizers is not installed, and a tokenizer.json needs it",
                 "pip install tokenizers",
             ) from None
-        reference: Any = Reference.from_str(json.dumps(content))
+        try:
+            reference: Any = Reference.from_str(json.dumps(content))
+        except Exception as error:  # it raises nothing more special
+            reason = str(error).partition("\n")[0]
+            raise InputError(
+                f"{spec.name}: tokenizers cannot load it: {reason}", "save it again with tokenizers"
+            ) from None
         for token in added:
             if (id := reference.token_to_id(token["content"])) != token["id"]:
                 raise InputError(
@@ -104,9 +112,12 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
         model, vocab = content["model"], content["model"]["vocab"]
         kind = model.get("type") or ("BPE" if "merges" in model else "?")
         steps = [step["type"] for step in _steps(content)]
-        is_plain = all(type(i) is int and 0 <= i < 1 << 31 for i in vocab.values()) and vocab
+        is_plain = all(type(i) is int and 0 <= i < MAX_IDS for i in vocab.values()) and vocab
+        (content.get("normalizer") or {}).get("type")
         for token in content.get("added_tokens") or []:
-            token["special"], token["content"].encode(), int(token["id"])
+            token["special"], token["content"].encode()
+            if not 0 <= token["id"] < MAX_IDS:
+                raise ValueError(f"the id {token['id']}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path}: not a tokenizer.json ({type(error).__name__}: {error})", "name Hugging Face's file of that name"
