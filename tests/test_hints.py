@@ -324,7 +324,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("api.py", "'it has its own text: leave one out'"),
         ("api.py", "'give it one of concurrent.futures'"),
         ("api.py", "write it like cluster="),
-        ("support/units.py", "'write it without quotes'"),
+        ("support/units.py", "'write True or False'"),
         ("inputs/discover.py", "'check the name'"),
         ("output/files.py", "'name one, and copy the outputs from there'"),
         ("pipeline/settings.py", "'write all of it'"),

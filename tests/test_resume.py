@@ -115,15 +115,23 @@ def test_overwrite_of_a_finished_run(corpus_path: Path, tmp_path: Path, run_prog
     assert outputs(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("kind", ["a column that is not there", "invalid UTF-8", "not JSON"])
-def test_overwrite_by_what_cannot_be_read(kind: str, corpus_path: Path, tmp_path: Path) -> None:
-    """A finished result is deleted only when the inputs could be read: a mistyped name costs nothing."""
+OVERWRITTEN_BY: dict[str, tuple[bytes, dict[str, Any], str]] = {
+    "a column that is not there": (b"", {"text_column": "body"}, r"c\.jsonl, line 1"),
+    "invalid UTF-8": (b'{"text": "\xff"}\n', {}, r"c\.jsonl, line 1"),
+    "not JSON": (b'{"text": "some"\n', {}, r"c\.jsonl, line 1"),
+    "more val than there is": (b"", {"val_tokens": "1M"}, "nothing would be left"),
+    "too little for the trainer": (b"", {"fit": "64x1024x8"}, "nanoGPT needs 1,025 or more"),
+}
+
+
+@pytest.mark.parametrize("kind", OVERWRITTEN_BY)
+def test_overwrite_by_what_cannot_be_made(kind: str, corpus_path: Path, tmp_path: Path) -> None:
+    """A finished result is deleted only when the new one can be begun: a mistyped name costs nothing."""
     prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    options: dict[str, Any] = {"text_column": "body"} if kind.startswith("a column") else {}
-    if not options:
-        corpus_path.write_bytes(b'{"text": "\xff"}\n' if kind == "invalid UTF-8" else b'{"text": "some"\n')
-    with pytest.raises(InputError, match=r"c\.jsonl, line 1"):
+    data, options, message = OVERWRITTEN_BY[kind]
+    corpus_path.write_bytes(data or corpus_path.read_bytes())
+    with pytest.raises(InputError, match=message):
         prepare(corpus_path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS | options)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 

@@ -137,10 +137,14 @@ class Job:
         """Do all that is left to do in the folder, which must be locked, and return its record.
 
         An `executor`, or the workers that `connect` reaches and that can read the sources, encode instead of local
-        threads. Nothing is deleted for `overwrite` before samples of the inputs were read.
+        threads. For `overwrite` nothing is deleted before samples were read and checked, and the workers reached.
         """
         if self.request.overwrite and os.path.lexists(self.folder / RECORD_NAME):
-            self._sample(self._sources(self.settings.text_column), is_strict=not self.settings.skip_bad)
+            sources = self._sources(self.settings.text_column)
+            if sampled := self._sample(sources, is_strict=not self.settings.skip_bad):
+                self._check_sampled(sampled)
+            with connect(sources) if connect else contextlib.nullcontext():
+                pass
         record = self._open_record()
         try:
             return self._run_rest(record, quiet, executor, connect)
@@ -222,7 +226,7 @@ class Job:
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Log what was found, what the run will make and what that takes; return the estimate."""
-        from .plan import check_plan, make_estimate, plan_lines
+        from .plan import make_estimate, plan_lines
 
         say([*report.found(record), self.plan.line])
         settings, plan = self.settings, self.plan
@@ -231,10 +235,16 @@ class Job:
         found = make_estimate(sampled, sources, settings, record.state, self.folder, plan, budget)
         say(plan_lines(sampled, found, settings, sources))
         if sampled:
-            check_plan(sampled, settings)
-            train, val = sampled.splits(settings)
-            say(check_fit(train, val, sampled.spread, settings, sampled.has_documents))
+            say(self._check_sampled(sampled))
         return found
+
+    def _check_sampled(self, sampled: Sampled) -> list[str]:
+        """Return notes on files that will be too short. Raises `InputError` for a plan that cannot be carried out."""
+        from .plan import check_plan
+
+        check_plan(sampled, self.settings)
+        train, val = sampled.splits(self.settings)
+        return check_fit(train, val, sampled.spread, self.settings, sampled.has_documents)
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def parse_flag(value: Any) -> bool:
     Raises `InputError` for anything else: the string "no" would count as true.
     """
     if isinstance(value, str) or str(value) not in ("True", "False"):
-        raise InputError("neither True nor False", "write it without quotes")
+        raise InputError("neither True nor False", "write True or False")
     return bool(value)
 
 

@@ -57,7 +57,8 @@ def read_run(path: Path) -> dict[str, Any] | None:
     content: dict[str, Any] = {}
     for name in (MANIFEST_NAME, RECORD_NAME):  # the first exists during a run; the second overrides it
         with contextlib.suppress(OSError, ValueError, TypeError):
-            content |= json.loads(((path if path.is_dir() else path.parent) / name).read_bytes())
+            data = ((path if path.is_dir() else path.parent) / name).read_bytes()
+            content |= json.loads(data.decode("utf-8", "surrogateescape"))  # names of inputs may be other bytes
     return content or None
 
 
