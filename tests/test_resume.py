@@ -650,3 +650,15 @@ def test_inputs_deleted_after_the_end(tmp_path: Path, caplog: pytest.LogCaptureF
     (folder / "d.jsonl").unlink()
     prepare(folder, out, overwrite=True, quiet=True)
     assert (out / "train.bin").read_bytes() != made
+
+
+def test_val_is_a_share_of_compressed_texts_too(tmp_path: Path) -> None:
+    """Of several texts, one of them compressed: a size that would move val behind what was read is refused."""
+    (tmp_path / "a.txt").write_text("\n".join(DOCS) * 4)
+    packed = tmp_path / "b.txt.gz"
+    packed.write_bytes(gzip.compress(b"some words"))
+    inputs = [tmp_path / "a.txt", packed]
+    assert not prepare_some(inputs, tmp_path / "out", 20, 500, val_ratio=0.1)
+    packed.write_bytes(gzip.compress(os.urandom(200_000).hex().encode()))
+    with pytest.raises(InputError, match="the share of the text that is val would change"):
+        prepare(inputs, tmp_path / "out", quiet=True, **OPTIONS, val_ratio=0.1)

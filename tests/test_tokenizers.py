@@ -613,6 +613,7 @@ def test_an_end_of_text_that_merges_spell(tmp_path: Path) -> None:
     made.save(str(tmp_path / "tokenizer.json"))
     path = write_jsonl(tmp_path / "c.jsonl", ["some words", "<|endoftext|>", "and more"])
     options = {"tokenizer": tmp_path / "tokenizer.json", "quiet": True}
+    assert load_tokenizer(str(tmp_path / "tokenizer.json")).has_fast is False
     with pytest.raises(EngineError, match=r"spells its end-of-text id 0 in a text: 4 .* 3 documents\D") as caught:
         prepare(path, tmp_path / "out", **options)
     assert "choose another end-of-text with --eot-id" in caught.value.hint
@@ -635,6 +636,18 @@ def test_added_tokens_that_share_characters(one: str, special: str, tmp_path: Pa
         f"{special}{one} {one[1:]}{special}",
         one[:-1] + special,
     ):
+        assert encoder.encode([document], eot=True)[0].tolist() == [*ids_of(document), tokenizer.eot_id]
+
+
+def test_added_tokens_that_are_looked_for_first(tmp_path: Path) -> None:
+    """The reference looks for all that are not normalized before the others, wherever they begin."""
+    path = make_json(tmp_path, "cl100k", 3000, ("bqa", "qaZ>"))
+    content = json.loads(path.read_text())
+    content["added_tokens"][1]["normalized"] = True
+    path.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(str(path))
+    encoder, ids_of = usable(tokenizer), oracle(tokenizer)
+    for document in ("bqaZ>", "x bqaZ> bqa", "bqa qaZ>"):
         assert encoder.encode([document], eot=True)[0].tolist() == [*ids_of(document), tokenizer.eot_id]
 
 

@@ -33,7 +33,7 @@ from .standard_input import stdin_head
 N_LOOKED = 64
 """How many remote files are checked, each text or jsonl by a request, before all others are trusted by their names."""
 
-_SKIPPED = "note: %s: skipped, not text, jsonl or parquet by their names or content: %s"
+_SKIPPED = "note: %s: skipped (hidden, or not text, jsonl or parquet by name or content): %s"
 
 DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
@@ -184,9 +184,10 @@ def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
 
 def _is_hidden(url: str, name: str) -> bool:
     """Tell whether a remote file is in a hidden folder, or begins with a dot, unless the user has named it."""
-    *folders, file = re.split("[/:@]", url)
-    named = re.split("[/:@]", name)
-    return any(is_hidden(part) for part in {*folders} - {*named}) or (file.startswith(".") and file not in named)
+    *folders, file = re.split("[/:]", url)
+    named = {part for given in re.split("[/:]", name) for part in (given, given.partition("@")[0]) if part}
+    is_below = any(is_hidden(part) and not {part, part.partition("@")[0]} & named for part in folders)
+    return is_below or (file.startswith(".") and file not in named)
 
 
 def _describe_remote(file: RemoteFile, asked: str | None, network: Network, is_trusted: bool = False) -> Input:

@@ -146,7 +146,7 @@ def is_share_of_other_text(record: Record, now: list[Input]) -> bool:
     settings = record.settings
     is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
     is_share = settings.get("val_tokens") is None and not settings["val_files"]
-    if not (is_plain and is_share) or any(input.is_stream for input in now):
+    if not (is_plain and is_share) or all(input.is_stream for input in now):  # each stream has a share of its own
         return False
     return sum(input.size for input in record.inputs) != sum(input.size for input in now)
 
@@ -160,7 +160,9 @@ def _val_would_move(record: Record, now: list[Input]) -> bool:
         return False
     settings, sizes = record.settings, [[input.size for input in inputs] for inputs in (record.inputs, now)]
     totals = [sum(each) for each in sizes]
-    reached = sum(sizes[0][: record.state.input]) + record.state.offset
+    begun = record.inputs[record.state.input : record.state.input + 1]
+    is_stream = any(input.is_stream for input in begun)  # then its offset counts unpacked bytes
+    reached = sum(sizes[0][: record.state.input]) + (0 if is_stream else record.state.offset)
     n_val = [math.ceil(settings["val_ratio"] * total) for total in totals]
     if settings["val_at"] == "end":
         return bool(reached > min(total - n for total, n in zip(totals, n_val, strict=True)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,12 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
     def is_sure(token: dict[str, Any]) -> bool:
         """Tell whether the fast engine finds an added token as the reference does, also in what is normalized."""
         is_changed = content.get("normalizer") and (token.get("normalized") or not token["content"].isascii())
-        is_mixed = any(_overlap(token["content"], special) for special in texts - {each["content"] for each in whole})
+        is_mixed = any(
+            (other["special"] or bool(other.get("normalized")) != bool(token.get("normalized")))
+            and _overlap(token["content"], other["content"])
+            for other in added
+            if other is not token
+        )
         return not (is_changed or is_mixed or _looks_beside(token))
 
     def load_reference() -> Any:
@@ -100,9 +106,9 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         load_reference=load_reference,
         token_bytes=token_bytes,
         reference="tokenizers",
-        has_fast=eot_id is not None and all(map(is_sure, whole)),
+        has_fast=eot_id is not None and all(map(is_sure, whole)) and not _is_merged(content, ids, eot_id),
         hf_json=hf_json,
-        cuts=_rule(content, whole),
+        cuts=_rule(content, [token for token in added if token in whole or re.search(r"\s", token["content"])]),
     )
 
 
@@ -148,6 +154,12 @@ def _steps(content: dict[str, Any]) -> list[dict[str, Any]]:
 def _looks_beside(token: dict[str, Any]) -> bool:
     """Tell whether what stands beside an added token decides where it begins and ends, or whether it is one."""
     return any(token.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
+
+
+def _is_merged(content: dict[str, Any], ids: dict[str, int], id: int) -> bool:
+    """Tell whether a merge makes this id, so that a text may have it."""
+    pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in content["model"]["merges"])
+    return id in {ids.get("".join(pair)) for pair in pairs}
 
 
 def _overlap(a: str, b: str) -> bool:
