@@ -74,12 +74,16 @@ def _as_typed(message: str) -> str:
 
     >>> _as_typed("val_ratio='x': not a share"), _as_typed("fit='8': not a batch")
     ('--val-ratio x: not a share', '--for 8: not a batch')
+    >>> _as_typed("memory: no such file")
+    'memory: no such file'
     """
     names = "val_ratio|val_tokens|shard_tokens|max_tokens|text_column|separator|errors|workers|connections|memory|seed"
     names += "|format|fit|names|layout|eot|val_at|engine"
     message = re.sub(rf"^({names})='?([^' ]*)'?:", r"\1 \2:", message)
     option = {"fit": "for"}
-    return re.sub(rf"^({names})\b", lambda match: f"--{option.get(match[1], match[1]).replace('_', '-')}", message)
+    return re.sub(
+        rf"^({names})(?=[ =])", lambda match: f"--{option.get(match[1], match[1]).replace('_', '-')}", message
+    )
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from fineweb_stream.inputs.storage import InputFile
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import run, samples
-from fineweb_stream.support.errors import InputError
+from fineweb_stream.support.errors import InputError, PrepareError
 from fineweb_stream.tokenizer import encoder
 
 from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
@@ -662,3 +662,22 @@ def test_val_is_a_share_of_compressed_texts_too(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(os.urandom(200_000).hex().encode()))
     with pytest.raises(InputError, match="the share of the text that is val would change"):
         prepare(inputs, tmp_path / "out", quiet=True, **OPTIONS, val_ratio=0.1)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_val_that_was_altered_before_the_merge(shuffle: bool, corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
+    """It waits under its temporary name, and is hashed before it gets its own."""
+    options = OPTIONS | {"val_ratio": 0.3, "shuffle": shuffle, "quiet": True}
+    merge = run.merge
+
+    def merge_altered(record: Any, *args: Any, **kwargs: Any) -> None:
+        (part,) = record.folder.glob("val.bin.*.part")
+        data = bytearray(part.read_bytes())
+        data[100] ^= 1
+        part.write_bytes(data)
+        merge(record, *args, **kwargs)
+
+    monkeypatch.setattr(run, "merge", merge_altered)
+    with pytest.raises(PrepareError, match=r"val\.bin.*: does not hold what the run has written"):
+        prepare(corpus_path, tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "val.bin").exists()

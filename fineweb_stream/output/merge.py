@@ -26,7 +26,7 @@ def merge(record: Record, commit: Check, check: Check) -> None:
 
     Resumes where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
 
-    Raises `DiskError`; `DamagedError` when a file holds less than the state says.
+    Raises `DiskError`; `DamagedError` when a file holds less than the state says, `PrepareError` if it was altered.
     """
     folder, state, layout = record.folder, record.state, record.layout
     val = state.outputs[layout.val_name]
@@ -37,6 +37,9 @@ def merge(record: Record, commit: Check, check: Check) -> None:
     lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
     sizes = [layout.n_bytes(n) for n in lengths]
+    if (val_part := files.part_path(folder / layout.val_name, state.run)).exists():
+        n_val_bytes = state.val_tokens * layout.id_bytes
+        files.check_hash(val_part, layout.header_bytes, n_val_bytes, val["sha256"], check)
     _name_shards(record, sizes)
 
     def add(name: str, n_tokens: int, sha256: str, head: str) -> None:
