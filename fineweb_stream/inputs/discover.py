@@ -124,6 +124,10 @@ def _place(input: Input) -> str:
 
 def _no_usable(folder: Path, others: list[Path]) -> InputError:
     """Return the error for a folder with no usable file: with advice for a known kind, unless some can be named."""
+    plain = InputError(
+        f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
+        f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
+    )
     refusals = []
     for path in itertools.filterfalse(Path.is_dir, others[:20]):
         try:
@@ -131,15 +135,8 @@ def _no_usable(folder: Path, others: list[Path]) -> InputError:
         except InputError as error:
             refusals.append(error)
         else:
-            refusals.clear()
-            break
-    return next(
-        iter(refusals),
-        InputError(
-            f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
-            f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
-        ),
-    )
+            return plain
+    return refusals[0] if refusals else plain
 
 
 def _size(path: Path) -> int:
@@ -168,11 +165,12 @@ def _format_of(path: Path) -> str:
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
     files = sorted(list_remote(name, network), key=lambda file: natural_key(Path(file.url)))
-    is_folder = not re.search(r"[*?\[]", name)
+    is_folder = not glob.has_magic(name)
     wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
     if 0 < len(wanted) < len(files):
-        others = [Path(file.url) for file in files if file not in wanted]
-        if others := [path for path in others if not any(part.startswith(".") for part in path.parts)]:
+        kept = {file.url for file in wanted}  # there may be tens of thousands
+        skipped = (Path(file.url) for file in files if file.url not in kept)
+        if others := [path for path in skipped if not any(part.startswith(".") for part in path.parts)]:
             log.warning(_SKIPPED, shown(name), name_some(others))
         files = wanted
     describe = functools.partial(_describe_remote, asked=asked, network=network)

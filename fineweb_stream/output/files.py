@@ -401,7 +401,8 @@ class Part:
                 if not self._clone(file.fileno(), start, data):
                     self.write(data)
                 start += len(data)
-                digest.update(data)
+                if sha256:
+                    digest.update(data)
                 check()
         if start < stop:
             raise changed(source, start, stop)

@@ -108,7 +108,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         reference="tokenizers",
         has_fast=eot_id is not None and all(map(is_sure, whole)) and not _is_merged(content, ids, eot_id),
         hf_json=hf_json,
-        cuts=_rule(content, [token for token in added if token in whole or re.search(r"\s", token["content"])]),
+        cuts=_rule(content, [each for each in added if not each["special"] or re.search(r"\s", each["content"])]),
     )
 
 
@@ -159,7 +159,7 @@ def _looks_beside(token: dict[str, Any]) -> bool:
 def _is_merged(content: dict[str, Any], ids: dict[str, int], id: int) -> bool:
     """Tell whether a merge makes this id, so that a text may have it."""
     pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in content["model"]["merges"])
-    return id in {ids.get("".join(pair)) for pair in pairs}
+    return any(ids.get("".join(pair)) == id for pair in pairs)
 
 
 def _overlap(a: str, b: str) -> bool:
