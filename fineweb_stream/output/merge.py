@@ -61,8 +61,7 @@ def check_shards(record: Record) -> None:
     state, layout = record.state, record.written_layout
     for number in range(state.base_shards, len(state.shard_sha256) if state.status == ENCODING else 0):
         path = shard_path(record.folder, number, layout)
-        part = files.part_path(path, state.run)
-        _check_size(part if part.exists() else path, layout.n_bytes(record.settings["shard_tokens"]))
+        _check_either(path, state.run, layout.n_bytes(record.settings["shard_tokens"]))
 
 
 def give_names(record: Record) -> None:
@@ -77,8 +76,7 @@ def give_names(record: Record) -> None:
     if state.changes_bytes:
         sizes[CHANGES_NAME] = state.changes_bytes
     for name, n_bytes in sizes.items():
-        part = files.part_path(folder / name, state.run)
-        _check_size(part if part.exists() else folder / name, n_bytes)
+        _check_either(folder / name, state.run, n_bytes)
         give_name(folder, name, state, layout)
     for name, entry in state.old.items():
         is_there = os.path.lexists(folder / name)  # False if resumed after an interruption here
@@ -153,6 +151,12 @@ def _name_shards(record: Record, sizes: list[int]) -> None:
         if number or path.exists() or not is_begun:  # else it is already the beginning of train.bin
             check_own(path, owned, layout)
             _check_size(path, sizes[number])
+
+
+def _check_either(path: Path, run: str, expected: int) -> None:
+    """Check the size of a file under the run's temporary name or, if that is gone, under its final one."""
+    part = files.part_path(path, run)
+    _check_size(part if part.exists() else path, expected)
 
 
 def _check_size(path: Path, expected: int) -> None:

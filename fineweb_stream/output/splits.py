@@ -57,9 +57,9 @@ def split_documents(
         is_val = hash_numbers(first_document, len(ends), seed) < np.uint64(ratio * 2.0**64)
         if first_document == 0:
             is_val[:1] = True
-    n_train = np.cumsum(np.where(is_val, 0, np.diff(ends, prepend=0)))
-    n = int(np.searchsorted(n_train, room, "right")) + 1
-    if n < len(ends):
+    if room < len(ids):
+        n_train = np.cumsum(np.where(is_val, 0, np.diff(ends, prepend=0)))
+        n = min(int(np.searchsorted(n_train, room, "right")) + 1, len(ends))
         ids, ends, is_val = ids[: ends[n - 1]], ends[:n], is_val[:n]
     n_documents = int(is_val.sum())
     if n_documents == 0:

@@ -70,7 +70,7 @@ class Progress:
 
     def close(self) -> None:
         """Close the bar, or clear the terminal's line."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             if self._bar is not None:
                 self._print(time.monotonic())
                 self._bar.close()
