@@ -311,3 +311,13 @@ def test_an_output_that_was_altered_is_not_extended(name: str, tmp_path: Path) -
     prepare(path, tmp_path / "out", overwrite=True, quiet=True, **options)
     prepare(path, tmp_path / "expected", quiet=True, **options)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("eot", ["after", "both"])
+def test_the_text_of_a_part_counts_as_its_share(eot: str, tmp_path: Path) -> None:
+    """Also where each document has two end-of-text ids: no part has more text than all."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["a"] * 900)
+    whole = prepare(path, tmp_path / "whole", quiet=True, eot=eot)
+    prepare(path, tmp_path / "part", quiet=True, eot=eot, max_tokens=whole.train_tokens - 1)
+    part, all_of_it = (read_record(tmp_path / name).state for name in ("part", "whole"))
+    assert part.text_bytes == pytest.approx(all_of_it.text_bytes, rel=0.01)

@@ -171,7 +171,8 @@ class Run:
         state.has_text = state.has_text or encoded.has_text
         state.val_documents += split.val_documents
         self._is_full = room < len(split.train)
-        share = (len(train) + len(split.val)) / len(encoded.ids) if self._is_full else 1
+        n_ids = len(encoded.ids) + (self._settings.eot_per_document - 1) * len(encoded.ends)
+        share = (len(train) + len(split.val)) / n_ids if self._is_full else 1
         state.text_bytes += int(encoded.n_bytes * share)
         state.input_bytes += int(block.n_input_bytes * share)
         if self._is_full:  # a larger --max-tokens resumes from the start of this block
