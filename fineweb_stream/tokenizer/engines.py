@@ -194,9 +194,9 @@ class Gigatoken:
         except IndexError:
             one = _Remembering(self._load())
         source = self._library.BytesSource([joined])  # a plain list would import awkward: 0.15 s
-        start = time.thread_time()
+        start = one.clock()
         ids: AnyIds = one.tokenizer.encode_batch_padded(source, self._library.PadTruncate(0), parallel=False)[0][0]
-        one.count(len(joined), len(ids), time.thread_time() - start)
+        one.count(len(joined), len(ids), one.clock() - start)
         if one.n_bytes < CACHE_BYTES:
             self._free.append(one)
         return ids
@@ -228,6 +228,7 @@ class _Remembering:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.n_bytes = 0.0
+        self.clock = time.perf_counter
 
     def count(self, n_bytes: int, n_ids: int, seconds: float) -> None:
         """Add one call's text (bytes), ids and thread time to the estimate.
@@ -235,7 +236,11 @@ class _Remembering:
         Measured: varied English adds a quarter of its own bytes, as new text keeps bringing new words. Chinese and
         random letters add up to 10 times theirs, and twice that while tables grow. Such text is recognized by more ids
         per byte and more time per byte: both come from words that are not cached yet.
+
+        Only text with many ids needs the thread's own time: reading it is a system call with the GIL held, after which
+        the kernel may run another thread first.
         """
         by_ids = 60 * max(n_ids - n_bytes / 3, 0)
         by_time = 600e6 * max(seconds - n_bytes * 4e-9, 0)
+        self.clock = time.thread_time if by_ids else time.perf_counter
         self.n_bytes += n_bytes / 4 + min(by_ids, by_time)
