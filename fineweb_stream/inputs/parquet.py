@@ -149,7 +149,10 @@ class Parquet(Source):
             yield from self._stream(group, self.footer.first_rows[group])
 
     def sample(self, n: int) -> list[Block]:
-        """Return rows spread over the text: a row group's first ones if it is remote, else some of its first MiBs."""
+        """Return rows spread over the text: the first ones of many row groups, or some of the first MiBs of a few.
+
+        Of a remote row group, only the first ones.
+        """
         n = min(n, 16)  # each takes a page or so of decoding
         sizes = [max(size, 1) for size in _text_sizes(self)]
         ends = list(itertools.accumulate(sizes))
@@ -161,7 +164,8 @@ class Parquet(Source):
         for group, shares in places.items():
             reach = min(sizes[group], (n << 20) // len(places))
             stream = self._stream(group, self.footer.first_rows[group], SAMPLE_BYTES)
-            blocks += _at(stream, [0.0] if self.input.is_remote else [reach * share for share in shares])
+            is_first = self.input.is_remote or len(places) == n
+            blocks += _at(stream, [0.0] if is_first else [reach * share for share in shares])
         return blocks
 
     def text_bytes(self) -> int:
