@@ -23,6 +23,7 @@ from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.own import LOCK_NAME
 from fineweb_stream.output.splits import hash_numbers
+from fineweb_stream.output.spool import Bucket
 from fineweb_stream.output.state import SHUFFLING
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline import run, samples
@@ -305,6 +306,36 @@ def test_a_spool_that_is_gone(waiting: Path, tmp_path: Path) -> None:
     options = OPTIONS | {"shard_tokens": 2000, "keep_shards": settings["keep_shards"], "quiet": True}
     with pytest.raises(PrepareError, match=r"spool_0001.*: holds 0 bytes, but .*\n  .*start over with --overwrite"):
         prepare(waiting / "c.jsonl", out, **options)
+    prepare(waiting / "c.jsonl", out, overwrite=True, **options)
+    assert outputs(out) == outputs(waiting / "expected")
+
+
+@pytest.mark.parametrize("name", ["prepare.spool.bin", "prepare.spool_0001.bin", "prepare.bucket_0001.bin"])
+def test_an_altered_spool(name: str, waiting: Path, tmp_path: Path) -> None:
+    """A bit that flipped between stop and shuffle is noticed each time; moved away as advised, it starts over."""
+    out = tmp_path / "out"
+    shutil.copytree(waiting / "waiting", out)
+    settings = read_record(out).settings  # type: ignore[union-attr]
+    options = OPTIONS | {"shard_tokens": 2000, "keep_shards": settings["keep_shards"], "quiet": True}
+    if "bucket" in name:  # stopped when train is in buckets, and the first one is written
+
+        def dying(path: Path, *rest: Any) -> Bucket:
+            if "0001" in path.name:
+                raise KeyboardInterrupt
+            return Bucket(path, *rest)
+
+        with pytest.MonkeyPatch.context() as patch, limited(*SMALL_LIMITS["three buckets"]):
+            patch.setattr(shuffle, "Bucket", dying)
+            with pytest.raises(KeyboardInterrupt):
+                prepare(waiting / "c.jsonl", out, **options)
+    (path,) = out.glob(f"{name}.*.part")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for overwrite in (False, False, True):
+        with pytest.raises(PrepareError, match=rf"{name}.*: does not hold what .*\n  .*move it away, then start over"):
+            prepare(waiting / "c.jsonl", out, overwrite=overwrite, **options)
+    path.rename(tmp_path / "away")
     prepare(waiting / "c.jsonl", out, overwrite=True, **options)
     assert outputs(out) == outputs(waiting / "expected")
 

@@ -167,6 +167,20 @@ Source = Spool | Bucket
 """What is ordered at a time: the spool of a split, or a bucket."""
 
 
+def check_spool(record: Record, check: files.Check) -> None:
+    """Raise `PrepareError` if a file of an interrupted shuffle does not hold what the run has written."""
+    state, layout = record.state, record.written_layout
+    n_left, parts = state.train_tokens, dict(state.parts)
+    for number, sha256 in enumerate(state.shard_sha256):
+        n_tokens = min(n_left, record.settings["shard_tokens"])
+        parts[layout.shard_name(number)] = [n_tokens * layout.id_bytes, sha256]
+        n_left -= n_tokens
+    for name, (n_bytes, sha256) in parts.items():
+        path = files.part_path(record.folder / name, state.run)
+        if path.exists():  # else it is in buckets, or the shuffle will miss it
+            files.check_hash(path, 0, n_bytes, sha256, check)
+
+
 def clear_spool(record: Record) -> None:
     """Delete the run's spool and buckets."""
     for path in own_parts(record.folder, record.run):

@@ -25,7 +25,7 @@ from ..output.resume import clear
 from ..output.shards import ShardWriter
 from ..output.shuffle import shuffle
 from ..output.splits import Split, place_eot, split_documents, split_text, split_whole
-from ..output.spool import clear_spool
+from ..output.spool import check_spool, clear_spool
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.cancel import Cancel
 from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError
@@ -83,6 +83,8 @@ class Run:
                 with local_executor(self._plan.n_workers) if is_here else contextlib.nullcontext(executor) as pool:
                     mapped = cluster.map_blocks if cluster else functools.partial(map_ordered, cast(Executor, pool))
                     self._encode(mapped, is_local=isinstance(pool, ThreadPoolExecutor))
+            elif state.status == SHUFFLING:
+                check_spool(self._record, self._cancel.check)
             if state.status == SHUFFLING:
                 self._shuffle()
             self._merge()
