@@ -288,8 +288,8 @@ def test_what_is_said_of_a_pipe_reads_it(name: str, tmp_path: Path) -> None:
         return subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     done = typed(PIPES[name].format(f"python prepare.py {name}"))
-    assert_error(done, 2, "not a regular file\n  a pipe is read as standard input: ")
-    said = done.stderr.rpartition("standard input: ")[2].strip()
+    assert_error(done, 2, "not a regular file\n  a pipe is read as standard input, and - is its name: ")
+    said = done.stderr.rpartition("its name: ")[2].strip()
     done = typed("gzip -dc c.jsonl.gz > 'my pipe' & " * ("my" in name) + said.replace("COMMAND", "gzip -dc c.jsonl.gz"))
     assert done.returncode == 0, done.stderr
     assert outputs(tmp_path / "o") == outputs(tmp_path / "expected")

@@ -79,6 +79,11 @@ def write_inputs() -> None:
     write_parquet(Path("none.parquet"), [None] * len(DOCS))
     write_parquet(Path("table.txt"), DOCS)
     Path("d.parquet.gz").write_bytes(gzip.compress(Path("d.parquet").read_bytes()))
+    tokenizers = pytest.importorskip("tokenizers")
+    ByteLevel = tokenizers.pre_tokenizers.ByteLevel
+    bare = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(ByteLevel.alphabet())}, []))
+    bare.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    bare.save("bare.json")
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"body": DOCS, "n": range(len(DOCS))}), "body.parquet")
     pq.write_table(pa.table({"text": [doc.encode() for doc in DOCS] + [b"caf\xe9"]}), "bytes.parquet")
@@ -115,6 +120,16 @@ CASES = [
     Case("inputs/formats.py", "give it the right ending", "lines.parquet", "new_lines.jsonl", do=r"(mv [^;]*)"),
     Case("inputs/formats.py", "give it the right ending", "lines.parquet", "lines.parquet {0}", typed="(--format .*)"),
     Case("inputs/formats.py", "give it the ending {packed}", "packed.txt", "packed.txt.gz", do=r"(mv .*)"),
+    Case("inputs/formats.py", "give it the ending {packed}", "packed.txt --format text", "packed.txt.gz", do="(mv .*)"),
+    Case("inputs/formats.py", "leave out --format parquet", "d.jsonl --format parquet", "d.jsonl"),
+    Case("remote/hub.py", "leave out {url[:7]}", "file://d.jsonl", "d.jsonl"),
+    Case(
+        "tokenizer/tokenizer_json.py",
+        "add one: {_ADD_EOT}",
+        "d.jsonl --tokenizer bare.json --eot-id 0",
+        "d.jsonl --tokenizer bare.json",
+        do=r"add one: (.*)",
+    ),
     Case("inputs/formats.py", "remove that ending", "plain.txt.gz", "plain.txt", do=r"(mv .*)"),
     Case("inputs/jsonl.py", "hint", "bad.jsonl", "bad.jsonl {0}", typed=SKIP),
     Case("inputs/jsonl.py", "hint", "first.jsonl", "first.jsonl {0}", typed=SKIP),

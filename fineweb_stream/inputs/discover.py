@@ -279,9 +279,9 @@ def _meant(path: Path) -> str:
 def _how_to_read(path: Path, mode: int) -> str:
     """Say what to type where a pipe is named, a shell's <(COMMAND) among them."""
     if re.match(r"/dev/(stdin$|fd/)|/proc/[^/]+/fd/", str(path)):
-        return "a pipe is read as standard input: COMMAND | python prepare.py -"
+        return "a pipe is read as standard input, and - is its name: COMMAND | python prepare.py -"
     if stat.S_ISFIFO(mode):
-        return f"a pipe is read as standard input: python prepare.py - < {quoted(str(path))}"
+        return f"a pipe is read as standard input, and - is its name: python prepare.py - < {quoted(str(path))}"
     return "name text, jsonl or parquet files"
 
 

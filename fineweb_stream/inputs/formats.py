@@ -90,6 +90,8 @@ def find_format(name: str, head: bytes, asked: str | None = None) -> str:
     is_parquet = bool(_PARQUET.match(head))
     if compression and (known == "parquet" or (is_parquet and not asked)):
         raise _packed_parquet(name, compression)
+    if asked == "parquet" and head and not head.startswith(b"PAR1"):
+        raise InputError(f"{name}: not a parquet file", "leave out --format parquet")
     if known and (asked or not head or (known == "parquet" and head.startswith(b"PAR1"))):
         return known
     if is_parquet and known:
@@ -130,8 +132,8 @@ def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]
     named, _ = suffixes(Path(name))
     packed = next((suffix for suffix, codec in CODECS.items() if re.match(codec.magic, raw)), "")
     is_url = "://" in name  # URLs often have no suffix
-    if asked and not named and not is_url:
-        return asked, ""
+    if asked and not named and not packed and not is_url:
+        return find_format(name, raw, asked), ""
     if raw and named and not packed:
         raise _refuse_unpacked(name, raw, asked)
     head = raw

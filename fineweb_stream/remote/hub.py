@@ -323,6 +323,8 @@ def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
 
 
 def _list_fsspec(url: str) -> list[RemoteFile]:
+    if re.match("file://[^/]", url, re.IGNORECASE):
+        raise InputError(f"{url}: not an absolute path", f"leave out {url[:7]}")
     try:
         with _filesystem(url) as (fs, path):
             fs.invalidate_cache()

@@ -100,7 +100,7 @@ def find_eot(eot: str, special: Mapping[str, int], kind: str) -> int:
     if eot.isdecimal() and int(eot) in special.values():
         return int(eot)
     by_id = sorted(special.items(), key=lambda item: item[1])
-    known = ", ".join(f"{i} ({text})" for text, i in by_id[:8]) or "no added token at all"
+    known = ", ".join(f"{i} ({text})" for text, i in by_id[:8])
     raise InputError(f"--eot-id {eot}: no {kind}", f"it has {known}")
 
 

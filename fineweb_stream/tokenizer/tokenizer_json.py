@@ -11,16 +11,23 @@ import functools
 import hashlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from ..support.errors import InputError
+from ..support.redact import quoted
 from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
 from .gpt2 import added_token, bytes_by_name
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """Usual end-of-text tokens, for files without a `tokenizer_config.json` that names it."""
+
+_ADD_EOT = (
+    f'{quoted(sys.executable or "python3")} -c "import sys; from tokenizers import Tokenizer as T;'
+    f" t = T.from_file(sys.argv[1]); t.add_special_tokens(['{EOT_TEXTS[0]}']); t.save(sys.argv[1])\""
+)
 
 MAX_IDS = 1 << 24
 
@@ -194,6 +201,10 @@ def _pattern_rule(steps: list[dict[str, Any]]) -> CutRule:
 def _find_eot(spec: TokenizerSpec, config: bytes, added: list[dict[str, Any]]) -> int | None:
     """Return the end-of-text id: the requested one, the one of the model's configuration, or one with a usual name."""
     by_text = {token["content"]: int(token["id"]) for token in added}
+    if spec.eot is not None and not added:
+        raise InputError(
+            f"--eot-id {spec.eot}: {spec.name} has no added token at all", f"add one: {_ADD_EOT} {quoted(spec.name)}"
+        )
     if spec.eot is not None:
         return find_eot(spec.eot, by_text, f"added token of {spec.name}")
     try:
