@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -51,10 +52,10 @@ def zipped(**files: str) -> bytes:
     return buffer.getvalue()
 
 
-def table(delimiter: str, has_header: bool = True) -> bytes:
+def table(delimiter: str, has_header: bool = True, index: str = "id") -> bytes:
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter=delimiter)
-    writer.writerows([["id", "text"]] * has_header + [[i, text] for i, text in enumerate(DOCS)])
+    writer.writerows([[index, "text"]] * has_header + [[i, text] for i, text in enumerate(DOCS)])
     return buffer.getvalue().encode()
 
 
@@ -127,6 +128,13 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "notebook": (".ipynb", lambda: notebook(), "a notebook"),
     "csv": (".csv", lambda: table(","), "a table (CSV)"),
     "csv without a header": (".csv", lambda: table(",", has_header=False), "a table (CSV)"),
+    "csv of pandas": (".csv", lambda: table(",", index=""), "fields are text"),
+    "csv of pandas, called text": (".txt", lambda: table(",", index=""), "a table (CSV)"),
+    **{
+        f"csv with {delimiter!r}": (".csv", functools.partial(table, delimiter), "fields are id, text")
+        for delimiter in ";\t|"
+    },
+    "tsv with ;": (".tsv", lambda: table(";"), "fields are id, text"),
     "tsv": (".tsv", lambda: table("\t"), "a table (TSV)"),
     "csv in gzip": (".csv.gz", lambda: gzip.compress(table(",")), "a table (CSV)"),
     "utf-16le": (".txt", lambda: PLAIN.encode("utf-16-le"), "iconv -f utf-16le"),

@@ -379,6 +379,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", "is a shell variable empty?"),
         ("output/files.py", "is a shell variable empty?"),
         ("inputs/parquet.py", "rewrite the file with another encoding"),
+        ("inputs/parquet.py", "write it again without encryption"),
     ],
     "Of standard input, which a process of its own has: test_program, test_stream_val, test_bad_input.": [
         ("cli.py", "name it: python prepare.py - or python prepare.py"),

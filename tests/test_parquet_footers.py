@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,35 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:
         prepare(tmp_path / "c.parquet", tmp_path / "out", quiet=True)
     pq.write_table(table, tmp_path / "c.parquet")
     prepare(tmp_path / "c.parquet", tmp_path / "out", quiet=True)
+
+
+@pytest.mark.parametrize("plaintext_footer", [True, False])
+def test_encrypted_columns_are_refused(tmp_path: Path, plaintext_footer: bool) -> None:
+    """Without its key Arrow ends the whole process at such a column; the file is named, and skipped where asked."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[misc, name-defined]
+        def __init__(self, config: Any) -> None:
+            super().__init__()
+
+        def wrap_key(self, key: bytes, name: str) -> bytes:
+            return base64.b64encode(key)
+
+    def write(path: Path, texts: list[str], **options: Any) -> None:
+        table = pa.table({"text": texts, "n": range(len(texts))})
+        with pq.ParquetWriter(path, table.schema, **options) as writer:
+            writer.write_table(table)
+
+    columns = encryption.EncryptionConfiguration(
+        footer_key="k", column_keys={"k": ["text"]}, plaintext_footer=plaintext_footer
+    )
+    factory = encryption.CryptoFactory(Keys)
+    properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), columns)
+    write(tmp_path / "a.parquet", TEXTS)
+    write(tmp_path / "b.parquet", TEXTS, encryption_properties=properties)
+    for names in ([tmp_path / "b.parquet"], [tmp_path / "a.parquet", tmp_path / "b.parquet"]):
+        with pytest.raises(InputError, match=r"b\.parquet: .*encrypted.*\n.*without encryption"):
+            prepare(names, tmp_path / "out", quiet=True)
+    if plaintext_footer:
+        assert sum(map(len, iter_ids(names, skip_bad=True))) == sum(map(len, iter_ids(names[0])))

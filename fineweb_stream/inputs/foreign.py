@@ -104,6 +104,7 @@ _BINARY = (
         ),
     ),
     (rb"FEA1.*\x00", Foreign("a Feather file", _to_parquet("feather", "m.read_table(sys.argv[1])"), ".parquet")),
+    (rb"PARE.*\x00", Foreign("an encrypted parquet file", hint="write it again without encryption")),
     (rb"ORC.*\x00", Foreign("an ORC file", _to_parquet("orc", "m.read_table(sys.argv[1])"), ".parquet")),
     (rb"Obj\x01", Foreign("an Avro file", "fastavro {path} > {new}", ".jsonl")),
     (rb"\x89HDF\r\n", Foreign("an HDF5 file")),
@@ -284,7 +285,9 @@ def _encoded(name: str, text: str) -> Foreign:
     return Foreign(f"{name.upper()} text", f"iconv -f {name} -t utf-8", ".jsonl" if is_json else ".txt")
 
 
-_TABLE_NAMES = {".csv": ",", ".tsv": "\t", ".tab": "\t", ".psv": "|"}
+_TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|", ".psv": "|,;\t"}
+"""The suffixes of tables, and which delimiters to try: a spreadsheet writes .csv with ; in half of the world."""
+
 _COLUMN = re.compile(r"[A-Za-z_][\w.()/#-]*( [\w.()/#-]+){0,2}")
 _USUAL_COLUMNS = {"text", "content", "body", "article", "document", "sentence", "story", "title", "id", "label", "url"}
 
@@ -298,11 +301,11 @@ def find_table(head: bytes, suffix: str = "") -> Foreign | None:
     True
     """
     text = head.decode("utf-8-sig", "replace")
-    for delimiter in _TABLE_NAMES.get(suffix, ",\t"):
-        rows = _rows(text, delimiter, len(head) >= HEAD_BYTES)
-        if suffix in _TABLE_NAMES or _is_table(rows, delimiter):
-            return _table(rows, delimiter, text)
-    return None
+    tables = {each: _rows(text, each, len(head) >= HEAD_BYTES) for each in _TABLE_NAMES.get(suffix, ",\t;|")}
+    found = [delimiter for delimiter, rows in tables.items() if _is_table(rows, delimiter)]
+    if suffix in _TABLE_NAMES:
+        found += tables
+    return _table(tables[found[0]], found[0], text) if found else None
 
 
 def _rows(text: str, delimiter: str, is_cut: bool) -> list[list[str]]:
@@ -315,7 +318,9 @@ def _rows(text: str, delimiter: str, is_cut: bool) -> list[list[str]]:
 
 def _has_header(rows: list[list[str]]) -> bool:
     header = rows[0] if rows else []
-    return len(set(header)) == len(header) > 0 and all(len(c) <= 40 and _COLUMN.fullmatch(c) for c in header)
+    is_pandas = len(rows) > 1 and header[0] == "" and all(row[:1] and row[0].isdecimal() for row in rows[1:])
+    names = header[is_pandas:]  # its index has no name
+    return len(set(names)) == len(names) > 0 and all(len(c) <= 40 and _COLUMN.fullmatch(c) for c in names)
 
 
 def _is_table(rows: list[list[str]], delimiter: str) -> bool:
@@ -341,6 +346,6 @@ def _table(rows: list[list[str]], delimiter: str, text: str) -> Foreign:
         "import csv, json; csv.field_size_limit(2**31 - 1);"
         f" [print(json.dumps({row})) for r in csv.{reader}({_OPENED}{options})]"
     )
-    columns = ", ".join(rows[0]) if has_header else "0, 1, ..."
+    columns = ", ".join(filter(None, rows[0])) if has_header else "0, 1, ..."
     promise = f"convert it to jsonl, whose fields are {columns} (--text-column NAME)" if rows else "convert it to jsonl"
     return Foreign(f"a table ({kind})", _python(code), ".jsonl", is_text=True, promise=promise)

@@ -34,6 +34,12 @@ MAX_ROW_GROUP_BYTES = 8 << 20
 STREAM_BUFFER_BYTES = 2 << 20
 """How much of a large column chunk is read at a time (bytes)."""
 
+SIGNATURE_BYTES = 28
+"""By how much a signed footer, of a file with encrypted columns, is longer than its metadata (bytes).
+
+(Source: `Encryption.md` of apache/parquet-format.)
+"""
+
 MAX_BLOCK_ROWS = 50_000
 """The most rows of a block, or of a row group that is read whole: tiny documents take more memory than their text."""
 
@@ -422,12 +428,17 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
     n_bytes = min(max(input.size // 64, MIN_FOOTER_BYTES), MAX_FOOTER_BYTES)
     with open_file(input, network, buffer_bytes=n_bytes) as file:
         try:
-            return _open(file).metadata
+            metadata = _open(file).metadata
+            file.seek(input.size - 8)
+            is_signed = int.from_bytes(file.read(4), "little") == metadata.serialized_size + SIGNATURE_BYTES
         except (pa.ArrowException, OSError) as error:
             reason = str(error).partition("\n")[0]
             if getattr(error, "errno", None):  # an error of the disk, not of the file's content
                 raise InputError(f"{input.shown}: {reason}", "check the disk, and run the command again") from None
             raise NotWholeError(f"{input.shown}: not a whole parquet file ({reason})", "fetch the file again") from None
+    if is_signed:  # Arrow would end the process at the first column that it has no key for
+        raise NotWholeError(f"{input.shown}: has encrypted columns", "write it again without encryption")
+    return metadata
 
 
 @functools.lru_cache(maxsize=N_FOOTERS)
