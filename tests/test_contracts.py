@@ -84,21 +84,21 @@ def test_plain_text_corpus_is_exact(reference, corpus, engine: str, workers: int
 
 @pytest.mark.slow
 def test_parquet_corpus_is_exact(reference, corpus, tmp_path) -> None:
-    """C1 and C2 on 48 MB of English, as one text and as documents."""
+    """C1 and C2 on 10 MB of English in three row groups: as documents, and as one text of ten blocks."""
     pq = pytest.importorskip("pyarrow.parquet")
-    path = corpus("english_48mb.parquet")
-    docs = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    table = pq.ParquetFile(corpus("english_48mb.parquet")).read_row_groups(range(3))
+    pq.write_table(table, tmp_path / "c.parquet", row_group_size=1000, compression="zstd")
+    docs = table["text"].to_pylist()
     expected = document_ids(reference, docs)
-    prepare(path, tmp_path / "documents", quiet=True)
+    prepare(tmp_path / "c.parquet", tmp_path / "documents", quiet=True)
     val, train = (split_at_eot(read_ids(tmp_path / "documents" / name)) for name in ("val.bin", "train.bin"))
     assert len(val) + len(train) == len(docs)
     remaining = iter(train)
     assert [next(remaining) if ids not in val else ids for ids in expected] == expected
     (tmp_path / "c.txt").write_text("\n".join(docs), newline="", encoding="utf-8")
     prepare(tmp_path / "c.txt", tmp_path / "text", quiet=True)
-    assert both_splits(tmp_path / "text") == reference.encode_ordinary(
-        (tmp_path / "c.txt").open(encoding="utf-8").read()
-    )
+    text = (tmp_path / "c.txt").open(encoding="utf-8").read()
+    assert both_splits(tmp_path / "text") == reference.encode_ordinary(text)
 
 
 @settings(max_examples=60)
@@ -179,9 +179,9 @@ def test_shard_ends(reference, tmp_path, k: int, extra: int, keep: bool) -> None
     assert sizes == ([10] * (n // 10) + [n % 10] * (n % 10 > 0) if keep else [])
 
 
-@pytest.mark.parametrize("space", [" ", "\t", "\n", "\u00a0", "\u3000"])
+@pytest.mark.parametrize("space", [" ", "\u3000"])
 def test_a_million_spaces_between_documents(reference, engine: str, tmp_path, space: str) -> None:
-    """Whitespace that breaks tiktoken itself: exact ids, and the neighbours intact."""
+    """Whitespace that tiktoken alone cannot encode: exact ids, and those of its neighbours."""
     docs = ["an ordinary document", "before" + space * 1_000_000 + "a after", "the next one"]
     path = write_jsonl(tmp_path / "c.jsonl", docs)
     prepare(path, tmp_path, engine=engine, quiet=True)
@@ -350,9 +350,9 @@ def test_text_columns_of_every_kind(reference, tmp_path) -> None:
 
 
 def test_large_row_group_is_read_in_order(tmp_path) -> None:
-    """One row group of 40 MB gives the bytes of many small ones."""
+    """One row group of 11 MB, which is decoded in parts, gives the bytes of many small ones."""
     pytest.importorskip("pyarrow")
-    docs = [f"{i} " + "some words of a long document " * 300 for i in range(4500)]
+    docs = [f"{i} " + "some words of a long document " * 300 for i in range(1200)]
     prepare(write_parquet(tmp_path / "one.parquet", docs, row_group_size=9999), tmp_path / "one", quiet=True)
     prepare(write_parquet(tmp_path / "many.parquet", docs, row_group_size=50), tmp_path / "many", quiet=True)
     assert outputs(tmp_path / "one") == outputs(tmp_path / "many")
