@@ -160,11 +160,14 @@ def no_leaks(tmp_path: Path) -> Iterator[None]:
     pytest.fail(f"left behind: {leaked_files} {leaked_threads} {children}")
 
 
-def children_of(process: psutil.Process) -> list[psutil.Process]:
-    """To look through all processes takes milliseconds, twice for each test: most have started none."""
-    if hasattr(os, "waitid"):
+def children_of(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+    """To look through all processes takes milliseconds, at each test and in each run: most have started none."""
+    if hasattr(os, "waitid") and process.pid == os.getpid():
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return []
-    return process.children()
+    return find_children(process, recursive)
+
+
+find_children, psutil.Process.children = psutil.Process.children, children_of

@@ -9,7 +9,7 @@ import inspect
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ LIMITS: dict[str, Limits] = {  # bytes that are held, tokens of a piece, tokens 
 
 @contextlib.contextmanager
 def limited(limits: Limits, most_buckets: int = 7) -> Iterator[None]:
-    """Shuffle as where there is so little memory, or the corpus is so large."""
+    """Shuffle as on a machine with little memory, or with a large corpus."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "plan_shuffle", lambda guard: limits[0])
         patch.setattr(run, "forget_encoders", lambda: None)  # to build one anew takes longer than the run
@@ -66,12 +66,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(corpus: Path) -> dict[str, bytes]:
-    """The files of a run that nobody disturbed, and the shards that it can keep."""
-    for name, keep_shards in (("expected", False), ("kept", True)):
-        prepare(corpus, corpus.parent / name, quiet=True, keep_shards=keep_shards, **OPTIONS)
-    assert outputs(corpus.parent / "kept").items() > outputs(corpus.parent / "expected").items()
-    return outputs(corpus.parent / "kept")
+def made(corpus: Path) -> Callable[..., Path]:
+    """The folder of an ordinary run with these options besides OPTIONS, which is run once."""
+
+    def make(**options: Any) -> Path:
+        out = corpus.parent / " ".join(["made", *(f"{name}-{value}" for name, value in sorted(options.items()))])
+        if not out.exists():
+            prepare(corpus, out, quiet=True, **OPTIONS | options)
+        return out
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def expected(made: Callable[..., Path]) -> dict[str, bytes]:
+    """The files of an ordinary run, and the shards that it can keep."""
+    kept = outputs(made(keep_shards=True))
+    assert kept.items() > outputs(made(keep_shards=False)).items()
+    return kept
 
 
 def oracle(documents: list[list[int]], split: int, seed: int) -> list[list[int]]:
@@ -81,7 +93,7 @@ def oracle(documents: list[list[int]], split: int, seed: int) -> list[list[int]]
 
 
 def test_every_order_is_as_likely() -> None:
-    """Of five documents, over 12,000 seeds, each of the 120 orders comes up as often as chance has it (chi-square)."""
+    """Over 12,000 seeds, each of the 120 orders of five documents comes up as often as by chance (chi-square)."""
     for split in (0, 1):
         orders = (tuple(np.argsort(hash_numbers(0, 5, int(hash_numbers(split, 1, s)[0])))) for s in range(12_000))
         counts = collections.Counter(orders)
@@ -91,7 +103,7 @@ def test_every_order_is_as_likely() -> None:
 
 
 def test_first_and_last_are_strangers() -> None:
-    """Of many documents: a place says nothing of the place before, and neighbours do not stay together."""
+    """A document's new place does not depend on its old one, and neighbours do not stay together."""
     keys = hash_numbers(0, 100_000, int(hash_numbers(1, 1, 7)[0]))
     order = np.argsort(keys)
     assert len(np.unique(keys)) == len(keys)
@@ -101,32 +113,31 @@ def test_first_and_last_are_strangers() -> None:
 
 @pytest.mark.parametrize("seed", [0, 3])
 @pytest.mark.parametrize("eot", ["after", "before", "both"])
-def test_documents_are_ordered_by_key(reference: Any, corpus: Path, tmp_path: Path, eot: str, seed: int) -> None:
+def test_documents_are_ordered_by_key(reference: Any, made: Callable[..., Path], eot: str, seed: int) -> None:
     """Each split has the documents that it has without --shuffle, once each, in the order of the oracle."""
-    options = OPTIONS | {"seed": seed, "eot": eot}
-    prepare(corpus, tmp_path / "plain", quiet=True, **options | {"shuffle": False})
-    prepare(corpus, tmp_path / "after", quiet=True, **options | {"shuffle": False, "eot": "after"})
-    prepare(corpus, tmp_path / "out", quiet=True, **options)
+    plain, after = (made(seed=seed, eot=each, shuffle=False) for each in (eot, "after"))
+    out = made(seed=seed, eot=eot)
     for split, name in enumerate(("val.bin", "train.bin")):
-        before = oracle(split_at_eot(read_ids(tmp_path / "after" / name)), split, seed)
+        before = oracle(split_at_eot(read_ids(after / name)), split, seed)
         ids = [i for d in before for i in [EOT_ID] * (eot != "after") + d[:-1] + [EOT_ID] * (eot != "before")]
-        assert read_ids(tmp_path / "out" / name) == ids
-        assert ids != read_ids(tmp_path / "plain" / name)
-    found = [d for name in ("val", "train") for d in split_at_eot(read_ids(tmp_path / "after" / f"{name}.bin"))]
+        assert read_ids(out / name) == ids
+        assert ids != read_ids(plain / name)
+    found = [d for name in ("val", "train") for d in split_at_eot(read_ids(after / f"{name}.bin"))]
     assert sorted(found) == sorted(document_ids(reference, DOCS))
-    verify(tmp_path / "out")
+    verify(out)
 
 
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize(
     "options", [{}, {"keep_shards": True}, {"val_ratio": 0.6, "eot": "both"}, {"layout": "npy", "eot": "before"}]
 )
-def test_same_bytes(limits: Limits, options: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+def test_same_bytes(
+    limits: Limits, options: dict[str, Any], corpus: Path, made: Callable[..., Path], tmp_path: Path
+) -> None:
     """Whatever is held at once, and however many buckets there are: same files, nothing left over."""
-    prepare(corpus, tmp_path / "expected", quiet=True, **OPTIONS | options)
     with limited(limits):
-        prepare_in_blocks(777, corpus, tmp_path / "out", **OPTIONS | options | {"workers": 3})
-    files_of = [{p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("expected", "out")]
+        prepare_in_blocks(2777, corpus, tmp_path / "out", **OPTIONS | options | {"workers": 3})
+    files_of = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in (made(**options), tmp_path / "out")]
     for found in files_of:
         del found["prepare.json"]
     assert files_of[0] == files_of[1]
@@ -161,21 +172,20 @@ def test_layouts(layout: str, corpus: Path, expected: dict[str, bytes], tmp_path
 
 @pytest.mark.parametrize("eot", ["after", "before", "both"])
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
-def test_max_tokens(limits: Limits, eot: str, corpus: Path, tmp_path: Path) -> None:
+def test_max_tokens(limits: Limits, eot: str, corpus: Path, made: Callable[..., Path], tmp_path: Path) -> None:
     """The first N tokens of the input order are shuffled; a document that was cut before its end stands last."""
-    options = OPTIONS | {"eot": eot, "seed": 4}
+    options = {"eot": eot, "seed": 4}
     for n in (5000, 5001, 12_345):
         out = tmp_path / str(n)
-        prepare(corpus, out / "plain", quiet=True, max_tokens=n, **options | {"shuffle": False})
         with limited(limits):
-            prepare(corpus, out / "out", quiet=True, max_tokens=n, **options)
-        plain, found = (read_ids(out / name / "train.bin") for name in ("plain", "out"))
+            prepare(corpus, out, quiet=True, max_tokens=n, **OPTIONS | options)
+        plain, found = (read_ids(f / "train.bin") for f in (made(shuffle=False, max_tokens=n, **options), out))
         assert len(found) == n and found != plain and sorted(found) == sorted(plain)
         if eot == "after":
             n_whole = n - plain[::-1].index(EOT_ID)
             whole = oracle(split_at_eot(plain[:n_whole]), 1, 4)
             assert found == [i for document in whole for i in document] + plain[n_whole:]
-        verify(out / "out")
+        verify(out)
 
 
 def test_more_is_refused(corpus: Path, tmp_path: Path) -> None:
@@ -198,7 +208,7 @@ def test_more_is_refused(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_plain_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has no documents; what the message advises works."""
+    """Plain text has no documents to shuffle; what the message advises works."""
     (tmp_path / "c.txt").write_text("\n\n".join(DOCS[:100]))
     arguments = [str(tmp_path / "c.txt"), "--shuffle", "--val-ratio", "0.1", "--out", str(tmp_path / "out")]
     assert cli.main(arguments) == 2
@@ -209,7 +219,7 @@ def test_plain_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 class Dying(System):
-    """Stands in for `os` in `files.py`: at the n-th change of the disk the process is dead, and changes no more."""
+    """Stands in for `os` in `files.py`: the process dies at the n-th change of the disk, and changes no more."""
 
     def __init__(self, n: int) -> None:
         self.n_left = n
@@ -221,7 +231,7 @@ class Dying(System):
 
     def write(self, fd: int, data: memoryview) -> int:
         if self.n_left == 1:
-            os.write(fd, data[: len(data) // 2])  # it is killed in the midst of it
+            os.write(fd, data[: len(data) // 2])  # it is killed in the middle
         self.count()
         return os.write(fd, data)
 
@@ -239,7 +249,7 @@ class Dying(System):
 
 
 class Full(Dying):
-    """From the n-th write on the disk takes no more."""
+    """From the n-th write on, the disk is full."""
 
     def count(self) -> None:
         """Count writes alone."""
@@ -261,7 +271,7 @@ SMALL_LIMITS: dict[str, tuple[Limits, int]] = {
 
 @pytest.fixture(scope="module", params=[False, True], ids=["merged", "kept"])
 def waiting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as it is when all is encoded and nothing shuffled yet, and what comes of it."""
+    """A folder in which all is encoded and nothing is shuffled yet, and the finished files."""
 
     def dying(*args: Any, **kwargs: Any) -> None:
         raise KeyboardInterrupt
@@ -351,12 +361,10 @@ def test_killed_at_every_change(
     monkeypatch.setattr(shuffle, "_N_SLOTS", 64)
     expected, finals = outputs(waiting / "expected"), outputs(waiting / "kept")
     settings = read_record(waiting / "waiting").settings  # type: ignore[union-attr]
-    names = inspect.signature(prepare).parameters.keys() & settings.keys() - {
-        "eot_id"
-    }  # that follows from the tokenizer
+    names = inspect.signature(prepare).parameters.keys() & settings.keys() - {"eot_id"}  # the tokenizer's
     options = {name: settings[name] for name in names} | {"engine": "tiktoken", "workers": 1, "quiet": True}
     n_failed, positions = 0, set()
-    for n in itertools.count(1, 3):
+    for n in itertools.count(1, 5 if failure is Dying else 3):  # a commit is three changes: each of them in its turn
         out, failing = tmp_path / str(n), failure(n)
         shutil.copytree(waiting / "waiting", out)
         with pytest.MonkeyPatch.context() as patch, limited(*SMALL_LIMITS[limits]):
