@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import psutil
@@ -38,6 +40,21 @@ if has_choice and min(shutil.disk_usage(IN_MEMORY).free, psutil.virtual_memory()
 # a sixth of a run of `prepare()`.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 importlib.metadata.version = functools.cache(importlib.metadata.version)
+
+make_context = ssl.create_default_context
+
+
+@functools.cache
+def context_for(certificates: str | None) -> ssl.SSLContext:
+    return make_context()
+
+
+def kept_context(*args: Any, **options: Any) -> ssl.SSLContext:
+    """To read the system's certificates was half of all that a run with URLs cost: once for each SSL_CERT_FILE."""
+    return make_context(*args, **options) if args or options else context_for(os.environ.get("SSL_CERT_FILE"))
+
+
+ssl.create_default_context = kept_context
 
 ROOT = Path(__file__).parents[1]
 CORPORA = ROOT.parent / "shared" / "corpora"

@@ -193,15 +193,15 @@ def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending
         assert part in str(caught.value) or (kind == "gzip" and ending == ".txt.gz")
 
 
-@pytest.mark.parametrize("ending", [".txt", ".jsonl"])
-def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path, ending: str) -> None:
-    """What is called .txt or .jsonl is looked at, wherever it is, also packed."""
+def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> None:
+    """Files at URLs are looked at as files here are, also packed: each kind is called .txt once and .jsonl once."""
     with HubServer(tmp_path) as server:
         for i, (kind, (own, make, words)) in enumerate(FOREIGN.items()):
             if kind == "gzip":  # an address often has no ending: it is unpacked
                 continue
-            for name in (f"{i}{ending}", *([] if own.endswith(("gz", "xz", "bz2")) else [f"{i}{ending}.gz"])):
-                data = make()
+            data, endings = make(), (".txt", ".jsonl") if i % 2 else (".jsonl", ".txt")
+            packed = "" if own.endswith(("gz", "xz", "bz2")) else ".gz"
+            for name in (f"{i}{endings[0]}", f"{i}{endings[1]}{packed}"):
                 (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
                 with pytest.raises(InputError) as caught:
                     prepare(f"{server.url}/files/{name}", tmp_path / "out", engine="tiktoken", quiet=True)
@@ -296,9 +296,9 @@ def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"separator": "\n\n"}])
 def test_room_for_what_has_not_come_yet(tmp_path: Path, options: dict[str, str]) -> None:
-    """A row of zero bytes behind a text, as in a file that is being fetched: named with its place, or read as it is."""
-    path, text = tmp_path / "c.txt", f"{PLAIN}\n".encode() * 2000
-    path.write_bytes(text + bytes(3 << 20))
+    """Zero bytes after a text, as in a file that is being fetched: named with their place, or read as they are."""
+    path, text = tmp_path / "c.txt", f"{PLAIN}\n".encode() * 600
+    path.write_bytes(text + bytes(1 << 18))
     place = rf"c\.txt.*byte {len(text):,}\)?: 4,096 or more zero bytes, not text\n.*Wait until it is complete"
     with pytest.raises(InputError, match=place):
         prepare(path, tmp_path / "out", quiet=True, **options)
