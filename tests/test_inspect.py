@@ -31,7 +31,7 @@ from fineweb_stream.token_files import joined
 from fineweb_stream.token_files.commands import main
 from fineweb_stream.token_files.plot import plot_report, read_timeline
 from fineweb_stream.token_files.summary import Summary, decode, summarize
-from fineweb_stream.tokenizer.gpt2 import EOT_ID, tiktoken_encoding
+from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .conftest import ROOT
 from .helpers import write_jsonl
@@ -357,14 +357,14 @@ def test_any_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("piece_tokens", [1, 2, 7, 10**6])
 @pytest.mark.parametrize("eot", ["after", "before", "both"])
 def test_documents_are_counted_wherever_their_end_stands(
-    eot: str, piece_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    eot: str, piece_tokens: int, reference: tiktoken.Encoding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before them, after them, on both sides: the same documents, of the same lengths; plain texts are as they are."""
+    """End-of-text before documents, after them, on both sides: the same documents and lengths; plain texts, too."""
     docs = [f"Document {i} has{' many' * (i % 5)} words." for i in range(40)]
     prepare(write_jsonl(tmp_path / "c.jsonl", docs), tmp_path / "out", eot=eot, val_tokens=1, quiet=True)
     monkeypatch.setattr(joined, "PIECE_TOKENS", piece_tokens)
     found = summarize(tmp_path / "out" / "train.bin")
-    lengths = [len(tiktoken_encoding().encode_ordinary(text)) for text in docs[1:]]
+    lengths = [len(reference.encode_ordinary(text)) for text in docs[1:]]
     assert (found.n_documents, found.n_tokens_after, found.first.text) == (39, 0, docs[1])
     assert found.lengths and np.repeat(found.lengths.values, found.lengths.counts).tolist() == sorted(lengths)
     (tmp_path / "a.txt").write_text("one text " * 99)

@@ -122,8 +122,8 @@ def test_footers_without_an_optional_field(tmp_path: Path, writer: str) -> None:
     import pyarrow.parquet as pq
 
     path = tmp_path / "c.parquet"
-    texts = [TEXTS[i % 5] for i in range(2000)]
-    pq.write_table(pa.table({"text": texts, "n": range(2000)}), path, row_group_size=500, **WRITERS[writer])
+    texts = [TEXTS[i % 5] for i in range(120)]
+    pq.write_table(pa.table({"text": texts, "n": range(120)}), path, row_group_size=30, **WRITERS[writer])
     data = path.read_bytes()
     size = int.from_bytes(data[-8:-4], "little")
     body, footer = data[: -8 - size], data[-8 - size : -8]
