@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import json
 import os
 import pickle
@@ -44,7 +45,7 @@ def test_demo(reference, run_process, tmp_path) -> None:
 
 
 def test_a_worker_has_the_demo_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its text differs between Python versions, and a worker on another machine may have another one."""
+    """A block of the demo carries its text, which differs between Python versions."""
     (block,) = make_sources([demo_input()], ReadOptions())[0].iter_blocks()
     expected = block.read()
     monkeypatch.setattr("pydoc_data.topics.topics", {"other": "text of another version"})
@@ -155,14 +156,14 @@ def test_a_pipe_that_is_not_named(tmp_path) -> None:
 
 @pytest.mark.parametrize("option", ["--demo", "--verify"])
 def test_options_that_take_no_input(run_program, option: str) -> None:
-    """A file beside --demo or --verify would be passed over: it is an error."""
+    """An input with --demo or --verify is an error: it would not be read."""
     done = run_program(option, "c.txt")
     assert done.returncode == 2 and f"{option} takes no input: c.txt" in done.stderr
 
 
 @pytest.mark.parametrize("separator", ["---", "--", "-", "--out", "- "])
 def test_separators_of_dashes(run_program, tmp_path, separator: str) -> None:
-    """A separator may begin as options do; the name of an option is one all the same where a value is missing."""
+    """A separator may begin with dashes; the name of an option in its place means that the value is missing."""
     (tmp_path / "c.txt").write_text(separator.join(DOCS), encoding="utf-8")
     done = run_program("c.txt", "--separator", separator, "--val-ratio", "0.1")
     if separator == "--out":
@@ -201,7 +202,7 @@ def test_folders_and_globs_in_natural_order(reference, tmp_path, monkeypatch) ->
 
 
 def test_a_pattern_reads_what_a_shell_would_name(tmp_path, monkeypatch, caplog) -> None:
-    """Folders that it matches are read, too; one with nothing to read is named."""
+    """Folders that a pattern matches are read, too; one with nothing to read is named."""
     for name in ("f/sub/deep", "f/pictures"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("f", "f/sub", "f/sub/deep"):
@@ -295,10 +296,10 @@ def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True, timeout=60).stdout
     for name in with_requirements("tiktoken", "numpy", "psutil"):
         for file in importlib.metadata.files(name) or []:
-            if ".." not in file.parts and file.suffix != ".pyc":
+            if ".." not in file.parts and os.path.exists(file.locate()):
                 target = Path(packages.strip(), file)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file.locate(), target)
+                shutil.copy2(file.locate(), target)
     return python
 
 
@@ -467,13 +468,16 @@ def test_nobody_listens(run_program, tmp_path, descriptor: int) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "command",
-    ["--help", "--version", "made.jsonl --dry-run", "inspect --help", "inspect made", "decode made", "index -h"],
+    ("command", "unbuffered"),
+    [
+        *((command, "") for command in ("--help", "--version", "made.jsonl --dry-run", "inspect --help", "index -h")),
+        *itertools.product(("inspect made", "decode made"), ("", "1")),
+        *((command, "1") for command in ("--help", "made.jsonl --dry-run")),
+    ],
 )
 def test_an_output_that_is_lost(command: str, unbuffered: str, tmp_path: Path) -> None:
-    """What only says something fails with a sentence where that cannot be written; a closed pipe has seen enough."""
+    """A command that only prints fails with a sentence if it cannot; a pipe that is closed has seen enough."""
     write_jsonl(tmp_path / "made.jsonl", ["some words " * 99] * 99)
     prepare(tmp_path / "made.jsonl", tmp_path / "made", engine="tiktoken", val_ratio=0.1, quiet=True)
     line = f"{sys.executable} -m fineweb_stream {command}"
@@ -485,7 +489,7 @@ def test_an_output_that_is_lost(command: str, unbuffered: str, tmp_path: Path) -
     closed = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True,
                             **options | {"shell": False})  # fmt: skip
     assert (closed.returncode, closed.stderr) == (0, "")
-    for stream in ("1", "2"):
+    for stream in ("1", "2") if not unbuffered else ():  # where there is no stream, nothing is buffered
         shut = subprocess.run(f"{line} {stream}>&- | cat", capture_output=True, **options)
         assert (shut.returncode, shut.stderr, bool(shut.stdout)) == (0, "", stream == "2")
 
@@ -503,7 +507,7 @@ def test_an_empty_name(arguments: tuple[str, ...], tmp_path: Path, run_program) 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such permissions")
 def test_verify_names_what_it_may_not_read(tmp_path: Path) -> None:
-    """As a sentence."""
+    """--verify says which file it may not read."""
     prepare(write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out", quiet=True)
     (tmp_path / "out" / "train.bin").chmod(0)
     command = [sys.executable, str(ROOT / "prepare.py"), "--verify", "--out", str(tmp_path / "out")]
@@ -513,7 +517,7 @@ def test_verify_names_what_it_may_not_read(tmp_path: Path) -> None:
 
 
 def test_more_val_than_a_pipe_has(run_program) -> None:
-    """Found out at its end: with fewer there is something to train on."""
+    """A pipe with less text than --val-tokens is refused at its end; with a smaller number it works."""
     done = run_program("-", "--val-tokens", "1M", input="some words " * 900)
     assert done.returncode == 2 and "add text, or lower --val-ratio or --val-tokens" in done.stderr
     assert run_program("-", "--val-tokens", "100", input="some words " * 900).returncode == 0
