@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -21,7 +23,7 @@ from unittest import mock
 import pytest
 
 from fineweb_stream import Result, prepare
-from fineweb_stream.cluster.client import connect, encode_blocks
+from fineweb_stream.cluster.client import Cluster, connect, encode_blocks
 from fineweb_stream.cluster.needs import Needs, find_missing, find_needs
 from fineweb_stream.pipeline import job, run
 from fineweb_stream.pipeline.schedule import Window, WorkerError
@@ -285,6 +287,17 @@ def test_a_killed_scheduler(dask: Dask, tmp_path: Path) -> None:
     assert not (out / "train.bin").exists()
     prepare_on("", corpus, out)
     assert outputs(out) == local_bytes(corpus, tmp_path)
+
+
+@pytest.mark.parametrize("error", [asyncio.TimeoutError, OSError])
+def test_a_scheduler_too_busy_to_count(error: type[Exception]) -> None:
+    """The last number of threads counts; whether the scheduler is lost, its status says."""
+    client = mock.Mock(nthreads=mock.Mock(side_effect=[{"a": 2, "b": 3}, error]))
+    cluster = Cluster("tcp://host", client, Needs("", (), "", 0), 0)
+    for _ in range(2):
+        assert cluster.n_threads == 5
+        cluster._counted = -math.inf
+    assert client.nthreads.call_count == 2
 
 
 def test_start_local_and_finish_on_the_cluster(address: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ Not covered: starting workers (see docs/cluster.md).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -91,7 +92,8 @@ class Cluster:
         if time.monotonic() - self._counted < COUNT_SECONDS:
             return
         before = self._n_threads
-        with contextlib.suppress(OSError, TimeoutError):  # a busy scheduler; a lost one is found by `_check_status`
+        # A busy scheduler; a lost one is found by `_check_status`. (asyncio's error is no OSError in Python 3.10.)
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
             n_threads = self._client.nthreads(callback_timeout=5)
             self._n_threads, self._n_workers = sum(n_threads.values()), max(len(n_threads), 1)
         self._counted = time.monotonic()
