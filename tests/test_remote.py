@@ -174,21 +174,21 @@ def test_short_names_that_are_none(name: str) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 2, 1000])
 def test_list(folder: Path, monkeypatch: pytest.MonkeyPatch, page_size: int) -> None:
-    """Folders give their usable files at any depth, globs and files what they name, whatever the size of a page."""
-    all_usable = ["data/a.parquet", "data/b.jsonl", "data/x y/d#1.txt.gz"]
+    """Folders give their files at any depth, globs and files what they name, whatever the size of a page."""
+    in_data = ["data/a.parquet", "data/b.jsonl", "data/c.png", "data/x y/d#1.txt.gz"]
     with HubServer(folder, page_size=page_size) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         for name, want in {
-            "": all_usable,
-            "/": all_usable,
-            "/data": all_usable,
-            "/data/": all_usable,
-            "@main/data/x y": all_usable[2:],
+            "": ["README.md", *in_data],
+            "/": ["README.md", *in_data],
+            "/data": in_data,
+            "/data/": in_data,
+            "@main/data/x y": in_data[3:],
             "/data/*": ["data/a.parquet", "data/b.jsonl", "data/c.png"],
             "/data/[!b].p*": ["data/a.parquet", "data/c.png"],
             "/**/?.p*t": ["data/a.parquet"],
-            "/**": ["README.md", *all_usable[:2], "data/c.png", *all_usable[2:]],
-            "/data/**/d#*": all_usable[2:],
+            "/**": ["README.md", *in_data],
+            "/data/**/d#*": in_data[3:],
             "/data/c.png": ["data/c.png"],
             "/README.md": ["README.md"],
         }.items():
@@ -297,7 +297,7 @@ def test_network_that_swallows(monkeypatch: pytest.MonkeyPatch, waits: Waits, hu
 def test_listing_is_patient(hub: HubServer, waits: Waits) -> None:
     """A Hub that answers, if only 503, is waited for while it lists too."""
     hub.faults = [Fault(503), None, rate_limited(30), Fault(cut=3)]
-    assert len(list_remote(NAME)) == 3
+    assert len(list_remote(NAME)) == 5
     assert [what.partition(": ")[2] for _, what in waits] == [
         "HTTP 503",
         "HTTP 429",
@@ -726,8 +726,8 @@ def test_fsspec(waits: Waits) -> None:
         for name in ("a.txt", "b.jsonl.zst", "c.png", "deep/d.parquet"):
             fs.pipe_file(f"/remote/{name}", DATA[:1000])
         names = {
-            "memory://remote": ["a.txt", "b.jsonl.zst", "deep/d.parquet"],
-            "memory://remote/": ["a.txt", "b.jsonl.zst", "deep/d.parquet"],
+            "memory://remote": ["a.txt", "b.jsonl.zst", "c.png", "deep/d.parquet"],
+            "memory://remote/": ["a.txt", "b.jsonl.zst", "c.png", "deep/d.parquet"],
             "memory://remote/*": ["a.txt", "b.jsonl.zst", "c.png"],
             "memory://remote/c.png": ["c.png"],
         }

@@ -350,9 +350,13 @@ def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> 
     for name in (".git/a.jsonl", "_delta_log/b.jsonl", "@at/b.jsonl", ".hidden.jsonl"):
         (folder / "data" / name).parent.mkdir(exist_ok=True)
         write_jsonl(folder / "data" / name, ["none"])
+    (tmp_path / "o" / "m").mkdir()
+    for name in ("_a.jsonl", "b.md", ".c.jsonl"):
+        write_jsonl(tmp_path / "o" / "m" / name, ["none"])
     names = ["a.jsonl", "b#1?.jsonl"]
     with HubServer(tmp_path) as server, Fetcher() as fetcher:
         server.commit("o/n")
+        server.commit("o/m")
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         for name in ("hf://datasets/o/n", "hf://datasets/o/n/data"):
             assert [Path(input.path).name for input in find_inputs([name], None, Network(fetcher))] == names
@@ -365,6 +369,8 @@ def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> 
         for name in ("hf://datasets/o/n/data/*.json", "hf://datasets/o/n/dataset_infos.json"):
             with pytest.raises(InputError, match="a JSON object over several lines"):
                 find_inputs([name], None, Network(fetcher))
+        with pytest.raises(InputError, match=r"/o/m: no usable file in this folder, only _a\.jsonl, b\.md\n"):
+            find_inputs(["hf://datasets/o/m"], None, Network(fetcher))
 
 
 @pytest.mark.parametrize("is_jsonl", [False, True])

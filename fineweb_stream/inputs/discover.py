@@ -122,12 +122,16 @@ def _place(input: Input) -> str:
     return f"{info.st_dev} {info.st_ino}"
 
 
-def _no_usable(folder: Path, others: list[Path]) -> InputError:
-    """Return the error for a folder with no usable file: with advice for a known kind, unless some can be named."""
-    plain = InputError(
+def _no_usable_but(folder: str, others: Sequence[Path]) -> InputError:
+    return InputError(
         f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
         f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
     )
+
+
+def _no_usable(folder: Path, others: list[Path]) -> InputError:
+    """Return the error for a folder with no usable file: with advice for a known kind, unless some can be named."""
+    plain = _no_usable_but(str(folder), others)
     refusals = []
     for path in itertools.filterfalse(Path.is_dir, others[:20]):
         try:
@@ -164,20 +168,27 @@ def _format_of(path: Path) -> str:
 
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
-    files = sorted(list_remote(name, network), key=lambda file: natural_key(Path(file.url)))
-    is_folder = not glob.has_magic(name)
-    wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
-    if 0 < len(wanted) < len(files):
-        kept = {file.url for file in wanted}  # there may be tens of thousands
-        skipped = (Path(file.url) for file in files if file.url not in kept)
-        if others := [path for path in skipped if not any(part.startswith(".") for part in path.parts)]:
-            log.warning(_SKIPPED, shown(name), name_some(others))
-        files = wanted
+    files = _leave_hidden(list_remote(name, network), name)
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
         first = list(pool.map(describe, files[:N_LOOKED]))
         is_as_called = all(input.format == _by_name(input.path)[0] for input in first)
         return first + list(pool.map(functools.partial(describe, is_trusted=is_as_called), files[N_LOOKED:]))
+
+
+def _leave_hidden(files: Sequence[RemoteFile], name: str) -> list[RemoteFile]:
+    """Return the files at a URL that a folder or a pattern of this name is read as, and log the others."""
+    files = sorted(files, key=lambda file: natural_key(Path(file.url)))
+    is_folder = not glob.has_magic(name) and Path(files[0].url).name != Path(name).name
+    wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
+    kept = {file.url for file in wanted}  # there may be tens of thousands
+    skipped = (Path(file.url) for file in files if file.url not in kept)
+    others = [path for path in skipped if not any(part.startswith(".") for part in path.parts)]
+    if not wanted:
+        raise _no_usable_but(shown(name), others)
+    if others:
+        log.warning(_SKIPPED, shown(name), name_some(others))
+    return wanted
 
 
 def _is_hidden(url: str, name: str) -> bool:

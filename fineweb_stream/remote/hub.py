@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 MAX_PAGE_BYTES, MAX_PAGES = 16 << 20, 10_000
 """The largest response of the Hub's API, and the most pages of a listing."""
 
-SUFFIXES = re.compile(r"\.(parquet|(jsonl|ndjson|json|txt)(\.(gz|zst|xz|bz2))?)$", re.IGNORECASE)
-"""The files that are read from a folder."""
-
 _SHORT = re.compile(r"(fineweb|fineweb-edu|fineweb-2)(?::([\w-]*))?")
 """Datasets of HuggingFaceFW; after the colon sample-10BT or CC-MAIN-2024-10, for fineweb-2 a language."""
 
@@ -76,7 +73,9 @@ def may_stand_for(name: str, url: str) -> bool:
 
 
 def list_remote(name: str, network: Network, revision: str | None = None) -> list[RemoteFile]:
-    """Return the files of a remote name, in no particular order; `revision`, else `main`, is for Hub names without one.
+    """Return the files of a remote name (of a folder, all), in no particular order.
+
+    `revision`, else `main`, is for names on the Hub without one.
 
     Raises `InputError` if there are none or access is denied, `RemoteError` if no server answers.
     """
@@ -254,7 +253,7 @@ def _find_files(tree: str, path: str, patience: Patience) -> list[tuple[str, int
         is_deep = "/" in pattern or "**" in pattern
         return [file for file in _iter_tree(tree, folder, is_deep, patience) if is_wanted(file[0])]
     try:
-        return [file for file in _iter_tree(tree, path, True, patience) if SUFFIXES.search(file[0])]
+        return list(_iter_tree(tree, path, True, patience))
     except InputError as error:
         if not path or "HTTP 404" not in error.message:
             raise
@@ -331,7 +330,7 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
             if re.search(r"[*?\[]", path):
                 found = fs.glob(path, detail=True)
             elif fs.isdir(path):
-                found = {name: info for name, info in fs.find(path, detail=True).items() if SUFFIXES.search(name)}
+                found = fs.find(path, detail=True)
             else:
                 found = {path: fs.info(path)}
     except OSError as error:
@@ -349,4 +348,4 @@ def _fsspec_version(info: Mapping[str, Any]) -> str:
 
 
 def _nothing_there(url: str) -> InputError:
-    return InputError(f"{shown(url)}: no such file, or no usable one in this folder", "check the name")
+    return InputError(f"{shown(url)}: no such file, or nothing in this folder", "check the name")
