@@ -20,6 +20,7 @@ import wave
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import pytest
@@ -99,6 +100,13 @@ def array() -> bytes:
 
 
 RECORDS = [{"text": d} for d in DOCS]
+
+
+def posts() -> str:
+    rows = "".join(f"  <row Id={quoteattr(str(i))} Body={quoteattr(d)} />\n" for i, d in enumerate(DOCS))
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n{rows}</posts>\n'
+
+
 XML = "".join(f"<p>{d}</p>" for d in PLAIN.splitlines())
 FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "tar": (".tar", tar, "a tar archive"),
@@ -116,6 +124,9 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "html": (".html", lambda: b"<!DOCTYPE html>\n<html><head><title>Log in</title>", "a web page"),
     "html error": (".htm", lambda: b"\n<html>\n<body><h1>404</h1></body></html>", "a web page"),
     "xml": (".xml", lambda: f"<?xml version='1.0'?><all>{XML}</all>".encode(), "XML"),
+    "posts": (".xml", lambda: posts().encode(), "posts of Stack Exchange"),
+    "xml of attributes": (".xml", lambda: posts().replace("posts>", "all>").encode(), "XML without text"),
+    "objects and commas": (".jsonl", lambda: "".join(json.dumps(r) + ",\n" for r in RECORDS).encode(), "a comma after"),
     "lfs": (".txt", lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "git lfs pull"),
     "array": (".json", lambda: json.dumps(RECORDS).encode(), "a JSON array"),
     "pretty array": (".json", lambda: json.dumps(RECORDS, indent=2).encode(), "a JSON array"),
@@ -257,7 +268,7 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         find_inputs([path.name])
-    command = re.search(r"(?:: )((?:mv|mkdir|jq|gzip|xz|bzip2|iconv|unzip|\S*python\S*) .*?)(?:; or read it|$)",
+    command = re.search(r"(?:: )((?:mv|mkdir|jq|gzip|xz|bzip2|iconv|unzip|sed|\S*python\S*) .*?)(?:; or read it|$)",
                         caught.value.hint)  # fmt: skip
     if not command:
         assert FOREIGN[kind][2] not in ("a tar archive", "a zip archive", "a JSON array", "a table (CSV)")
@@ -268,7 +279,7 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
         pytest.skip("the tool is not here")
     assert done.returncode == 0, (command[1], done.stderr)
     [made] = set(tmp_path.iterdir()) - before
-    column = "1" if "without a header" in kind else "text"
+    column = {"csv without a header": "1", "posts": "Body"}.get(kind, "text")
     if kind in ("docx", "notebook", "xml", "zip", "gzip") or "tar" in kind or "utf" in kind or kind == "tgz":
         assert find_inputs([str(made)])[0].format == ("jsonl" if made.name.endswith(".jsonl.gz") else "text")
         if made.name.endswith(".jsonl.gz"):

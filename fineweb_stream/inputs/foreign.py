@@ -121,6 +121,10 @@ _XML = (
     "import sys, xml.etree.ElementTree as E;"
     " print('\\n'.join(t.strip() for t in E.parse(sys.stdin.buffer).getroot().itertext() if t.strip()))"
 )
+_ROWS = (
+    "import json, sys, xml.etree.ElementTree as E;"
+    " [(print(json.dumps(r.attrib)), r.clear()) for _, r in E.iterparse(sys.stdin.buffer) if r.tag == 'row']"
+)
 
 _TEXTUAL = (
     (
@@ -144,6 +148,17 @@ _TEXTUAL = (
         rb"(<\?xml[^>]*>\s*)?<mediawiki\b",
         _archive("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}")._replace(is_text=True),
     ),
+    (
+        rb"(<\?xml[^>]*>\s*)?<posts>\s*<row\b",
+        Foreign(
+            "posts of Stack Exchange (XML)",
+            _python(_ROWS),
+            ".jsonl",
+            is_text=True,
+            promise="convert it to jsonl, whose text is HTML (--text-column Body)",
+        ),
+    ),
+    (rb"<\?xml\b[^>]*>(\s*<[^>]*>)*\s*(<[^>]*)?\Z", Foreign("XML without text between its tags", is_text=True)),
     (rb"<\?xml\b", Foreign("XML", _python(_XML), is_text=True)),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
 )
@@ -177,6 +192,13 @@ _HOLDER = re.compile(
     rb'"(data|rows|examples|records|items|documents|articles|entries|train)"\s*:\s*\[\s*\{'
 )
 _PRETTY = _json("a JSON object over several lines", ".")
+_COMMAS = Foreign(
+    "JSON objects with a comma after each",
+    "sed 's/,[[:space:]]*$//'",
+    ".jsonl",
+    is_text=True,
+    promise="write one object per line",
+)
 _NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
 
 
@@ -214,6 +236,8 @@ def _find_json(head: bytes, text: bytes) -> Foreign | None:
         return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
     if is_lines:
         return None
+    if is_json_lines(re.sub(rb",\s*\Z", b"\n", line)):
+        return _COMMAS
     return _NOTEBOOK if re.search(rb'"(cells|nbformat)"\s*:', text) else _PRETTY
 
 
