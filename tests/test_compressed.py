@@ -6,6 +6,7 @@ import bz2
 import functools
 import gzip
 import io
+import itertools
 import lzma
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from fineweb_stream import prepare
 from fineweb_stream.inputs.codecs import CompressedFile
+from fineweb_stream.pipeline import ahead
 from fineweb_stream.pipeline.ahead import Piece, read_ahead
 from fineweb_stream.support.errors import InputError
 
@@ -173,7 +175,7 @@ def pieces(items: Iterable[int], size: int | None = None) -> Iterator[Piece[int]
 
 
 def test_read_ahead_raises_in_its_turn() -> None:
-    """What an iterator raises comes after what was before it, and threads end when the reader leaves."""
+    """What an iterator raises comes after the items before it."""
 
     def fail() -> object:
         yield Piece(3, 0)
@@ -184,9 +186,22 @@ def test_read_ahead_raises_in_its_turn() -> None:
         for item in read_ahead([lambda: pieces([1, 2]), fail, lambda: pieces([9])], n_ahead=3):
             seen.append(item)
     assert seen == [1, 2, 3]
-    endless = read_ahead([lambda: pieces(iter(int, 1))], n_ahead=1)
-    assert next(endless) == 0
-    endless.close()  # the autouse fixture sees a thread that stays
+
+
+def test_threads_end_when_the_reader_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing wakes the threads that wait for room; none waits until it looks at its token again."""
+    monkeypatch.setattr(ahead, "TICK_SECONDS", 1000)
+    is_full = threading.Event()
+
+    def make() -> Iterator[Piece[int]]:
+        for number in itertools.count():
+            if number == 4:  # one is taken, three wait, and there is no room for this one
+                is_full.set()
+            yield Piece(number, 1)
+
+    reader = read_ahead([make], n_ahead=1, depth=3)
+    assert next(reader) == 0 and is_full.wait(60)
+    reader.close()  # the fixture `no_leaks` sees a thread that stays
 
 
 def test_read_ahead_holds_no_more_than_it_may() -> None:

@@ -114,6 +114,8 @@ class _Ahead(Generic[T]):
     def close(self) -> None:
         """End all threads, and cancel the fetches that they have begun."""
         self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
         for reader in self.readers:
             reader.thread.join(JOIN_SECONDS)
             for future, _ in reader.items:
@@ -186,10 +188,10 @@ class _Ahead(Generic[T]):
     def _wait(self, condition: Callable[[], bool]) -> bool:
         """Wait until the condition is true; return False if `stop` is set first."""
         with self._changed:
-            while not self._stop.is_set:
-                if self._changed.wait_for(condition, TICK_SECONDS):  # without a timeout, Windows cannot interrupt it
-                    return True
-        return False
+            # Without a timeout, Windows cannot interrupt it.
+            while not self._changed.wait_for(lambda: self._stop.is_set or condition(), TICK_SECONDS):
+                pass
+            return not self._stop.is_set
 
 
 def _done(item: T) -> Future[T]:
