@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken", "val_rati
 
 
 def read_llmc(path: Path) -> list[int]:
-    """A file as llm.c's data loader takes it: 256 int32, of which three mean something, then as many uint16 as said."""
+    """Read a file as llm.c's data loader does: 256 int32, of which three are used, then as many uint16 as these say."""
     data = path.read_bytes()
     magic, version, n_tokens, *others = struct.unpack("<256i", data[:1024])
     assert (magic, version) == (20240520, 1)
@@ -50,7 +50,7 @@ def read_llmc(path: Path) -> list[int]:
 
 
 def read_npy(path: Path) -> list[int]:
-    """A file as build-nanogpt takes it, and once more mapped; its format is 1.0, so that every NumPy reads it."""
+    """Read a file as build-nanogpt does, and mapped; its format is 1.0, which every NumPy reads."""
     ids = np.load(path)
     assert (ids.dtype, ids.ndim) == (np.uint16, 1)
     np.testing.assert_array_equal(np.load(path, mmap_mode="r"), ids)
@@ -81,7 +81,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def check(folder: Path, layout: str, expected: Path, shard_tokens: int = 1500) -> None:
-    """Hold a finished folder against nanoGPT's files of the same input: same ids, exact shards, nothing else there."""
+    """Compare a finished folder with nanoGPT's files of the same input: same ids, exact shards, no other file."""
     shards, val = read_shards(folder, layout)
     assert joined(shards) == read_ids(expected / "train.bin")
     assert val == read_ids(expected / "val.bin")
@@ -113,8 +113,8 @@ def layout(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("shard_tokens", [1, 1500, 10**6])
 @pytest.mark.parametrize("kind", ["txt", *FORMATS])
 def test_readers_find_the_ids(kind: str, shard_tokens: int, layout: str, tmp_path: Path) -> None:
-    """Of any input, in shards of any length: the ids of val.bin and train.bin, in order."""
-    docs = DOCS[:20] if shard_tokens == 1 else DOCS
+    """For any input and any length of shards, the layout's reader finds the ids of val.bin and train.bin, in order."""
+    docs = DOCS[:6] if shard_tokens == 1 else DOCS
     if kind == "txt":
         path, options = tmp_path / "c.txt", {}
         path.write_text("\n".join(docs), encoding="utf-8")
@@ -179,7 +179,7 @@ def test_max_tokens_may_rise(kind: str, steps: list[int], layout: str, tmp_path:
 @pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])
 @pytest.mark.parametrize(("before", "now"), [("nanogpt", "llmc"), ("llmc", "npy"), ("npy", "nanogpt")])
 def test_another_layout(before: str, now: str, is_done: bool, corpus_path: Path, tmp_path: Path) -> None:
-    """Refused by name with nothing touched, also without the record; --overwrite leaves no file of the one before."""
+    """Refused with nothing touched, also without the record; --overwrite leaves no file of the layout before."""
     out = tmp_path / "out"
     assert prepare_some(corpus_path, out, -1 if is_done else 12, layout=before, **OPTIONS) == is_done
     there = files(out)
@@ -255,7 +255,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.mark.parametrize("number", [0, 1, -1])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_verify_checks_every_file(damage: str, number: int, layout: str, corpus_path: Path, tmp_path: Path) -> None:
-    """--verify passes on what was made, a line for each file; a damage anywhere is found and the file named."""
+    """--verify passes on what was made, with a line for each file; any damage is found, and the file is named."""
     prepare(corpus_path, tmp_path / "out", quiet=True, layout=layout, **OPTIONS)
     paths = sorted(path for path in (tmp_path / "out").iterdir() if path.name != "prepare.json")
     lines = verify(tmp_path / "out")
@@ -269,7 +269,7 @@ def test_verify_checks_every_file(damage: str, number: int, layout: str, corpus_
 
 @pytest.mark.parametrize("damage", ["an id", "shorter", "gone"])
 def test_shards_that_were_kept_are_outputs(damage: str, corpus_path: Path, tmp_path: Path, capsys) -> None:
-    """They are said and verified as all others, and a run that lacks one is not done."""
+    """Kept shards are printed and verified as all others, and a run that lacks one is not done."""
     out = tmp_path / "out"
     prepare(corpus_path, out, keep_shards=True, **OPTIONS)
     shards = sorted(out.glob("train_shard_*"))
@@ -290,7 +290,7 @@ def test_shards_that_were_kept_are_outputs(damage: str, corpus_path: Path, tmp_p
 
 
 def test_val_that_is_gone_is_named(corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A validation split that somebody deleted before its final name was given: no run says that it is done."""
+    """If val is deleted before it gets its final name, no run says that it is done."""
     for layout in LAYOUTS.values():
         out = tmp_path / layout.name
 
@@ -307,7 +307,7 @@ def test_val_that_is_gone_is_named(corpus_path: Path, tmp_path: Path, monkeypatc
 
 
 def test_open_tokens_and_inspect(layout: str, corpus_path: Path, tmp_path: Path) -> None:
-    """A folder, its splits and each of its files are read as nanoGPT's are; so are the shards of an unfinished run."""
+    """A folder, its splits and each file are read as nanoGPT's are; so are the shards of an unfinished run."""
     options = OPTIONS | {"layout": layout}
     assert not prepare_some(corpus_path, tmp_path / "out", 20, **options)
     prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
@@ -326,7 +326,7 @@ def test_open_tokens_and_inspect(layout: str, corpus_path: Path, tmp_path: Path)
 
 
 def test_a_foreign_id_is_located_behind_the_header(layout: str, tmp_path: Path) -> None:
-    """The byte that is named is the one in the file."""
+    """The offset in the message counts the header."""
     kind, ids = LAYOUTS[layout], np.array([5, 6, 50257], "<u2")
     path = tmp_path / f"a{kind.suffix}"
     path.write_bytes(kind.make_header(3) + ids.tobytes())
@@ -385,7 +385,7 @@ def test_headers_are_known_by_what_they_hold(data: bytes, n: int, tmp_path: Path
     ],
 )
 def test_headers_that_cannot_be_right(data: bytes, message: str, tmp_path: Path) -> None:
-    """A count that is not the file's, or an array that is none of ids, is an error that names the file."""
+    """A wrong count, or an array of anything but ids, is an error that names the file."""
     path = tmp_path / "a.bin"
     path.write_bytes(data)
     with pytest.raises(InputError, match=message) as caught:
@@ -394,7 +394,7 @@ def test_headers_that_cannot_be_right(data: bytes, message: str, tmp_path: Path)
 
 
 def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than 2 GiB in one of llm.c's files: refused at the start, by the estimate, or when they come."""
+    """More than 2 GiB in a file of llm.c: refused at the start, by the estimate, or during the run."""
     most = (2**31 - 1 - 1024) // 2
     assert LAYOUTS["llmc"].n_bytes(most) < 2**31 <= LAYOUTS["llmc"].n_bytes(most + 1)
     for option in ("shard_tokens", "val_tokens"):
@@ -425,7 +425,7 @@ def test_disk_that_is_needed(n_tokens: int, layout: str, tmp_path: Path) -> None
 
 
 def test_a_name_that_is_no_layout(tmp_path: Path) -> None:
-    """From a script, too, it is a sentence that names the layouts."""
+    """An unknown layout from a script is an error that names the layouts."""
     with pytest.raises(InputError, match="no such layout: 'webdataset'\n  the layouts are nanogpt, llmc, npy"):
         prepare(tmp_path, layout="webdataset")
 
@@ -444,7 +444,7 @@ def test_a_name_that_is_no_layout(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_said(layout: str, shards: str, val: str, usage: str, tmp_path: Path, capsys) -> None:
-    """The plan, the end and --verify name the files that are made, and say how they are used."""
+    """The plan, the report and --verify name the files that are made, and say how to use them."""
     out = tmp_path / "my out"
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     arguments = ["--out", str(out), "--layout", layout]
@@ -460,7 +460,7 @@ def test_what_is_said(layout: str, shards: str, val: str, usage: str, tmp_path: 
 
 
 def test_a_record_of_more_tokens_than_a_file_counts(corpus_path: Path, tmp_path: Path) -> None:
-    """It is refused in one sentence, as any that does not fit its file."""
+    """A record whose count cannot be that of its file is refused in one sentence."""
     prepare(corpus_path, tmp_path, layout="llmc", quiet=True, **OPTIONS)
     content = json.loads((tmp_path / "prepare.json").read_bytes())
     content["state"]["outputs"]["val.bin"]["tokens"] = 1 << 40
