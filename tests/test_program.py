@@ -430,6 +430,20 @@ def test_a_missing_package_is_named(tmp_path, package: str) -> None:
     assert done.stderr == f"prepare: {package} is not installed\n  pip install tiktoken numpy psutil\n"
 
 
+@pytest.mark.parametrize(("tokenizer", "is_installed"), [("gpt2", True), ("bytes", False), ("chars", False)])
+def test_a_package_of_unknown_version(tmp_path, monkeypatch, tokenizer: str, is_installed: bool) -> None:
+    """A package that was copied, or that the tokenizer does without, stops no run: the record says "unknown"."""
+
+    def find_nothing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", find_nothing)
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "tiktoken", None)
+    prepare(write_jsonl(tmp_path / "c.jsonl", DOCS), out=tmp_path / "out", tokenizer=tokenizer, quiet=True)
+    assert json.loads((tmp_path / "out" / "prepare.json").read_text())["versions"]["tiktoken"] == "unknown"
+
+
 def test_public_names_are_seen() -> None:
     """Where names are completed, and in `help()`."""
     import fineweb_stream

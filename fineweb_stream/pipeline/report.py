@@ -16,7 +16,7 @@ from ..support.errors import InputError
 from ..support.model import Input
 from ..support.redact import quoted
 from ..support.units import counted, format_size
-from ..support.version import __version__
+from ..support.version import __version__, version_of
 from ..tokenizer import load
 from ..tokenizer.cuts import NO_CUTS
 from .fits import fit_warnings
@@ -29,13 +29,12 @@ N_LISTED = 3
 def about(engine: str, settings: Settings) -> dict[str, Any]:
     """Return what made the files, for the record: program, engine, versions, tokenizer."""
     import platform  # 20 ms, so not imported before the engine loads
-    from importlib.metadata import version
 
     tokenizer = settings.tokenizer
     return {
         "program": f"fineweb_stream {__version__}",
         "engine": engine,
-        "versions": {name: version(name) for name in ("tiktoken", "numpy", "psutil")}
+        "versions": {name: version_of(name) for name in ("tiktoken", "numpy", "psutil")}
         | {"python": platform.python_version()},
         "end_of_text": {
             "id": tokenizer.eot_id,

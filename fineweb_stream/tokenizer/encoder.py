@@ -17,8 +17,9 @@ import numpy as np
 
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
+from ..support.version import version_of
 from .batch import join_texts
-from .engines import AnyIds, Gigatoken, count_same, engine_version, reference_engine
+from .engines import AnyIds, Gigatoken, count_same, reference_engine
 from .ids import Ends, Ids
 from .load import load_tokenizer
 from .newest import has_newest
@@ -93,7 +94,7 @@ class Encoder:
     @property
     def version(self) -> str:
         """The engine's name and version, as recorded in the manifest."""
-        return f"{self.engine} {engine_version(self.engine)}"
+        return f"{self.engine} {version_of(self.engine)}"
 
     def encode(
         self, texts: Sequence[str], *, eot: bool = False, check_chars: int = 0, cancel: Cancel = NEVER
@@ -192,7 +193,7 @@ class Encoder:
         before = sum(len(tokens[i]) for i in expected[:n_same].tolist() if i != self.tokenizer.eot_id)
         near = bytes(data[before : before + 60]).decode("utf-8", "replace")
         raise EngineError(
-            f"{self.version} and {reference} {engine_version(reference)} encode {near!r} differently",
+            f"{self.version} and {reference} {version_of(reference)} encode {near!r} differently",
             f"use --engine {reference}, which is slower and always right, and please report this text",
         )
 

@@ -36,13 +36,6 @@ PIECE_BYTES = 1 << 16
 """How much of a long text `tokenizers` gets per call (bytes): it keeps a record of 100 bytes or more for each id."""
 
 
-def engine_version(engine: str) -> str:
-    """Return the installed version of an engine's package."""
-    from importlib.metadata import version
-
-    return version(engine)
-
-
 def reference_engine(tokenizer: Tokenizer) -> Engine:
     """Return the engine that is right by definition for a tokenizer."""
     make = {"tiktoken": _tiktoken_engine, "tokenizers": _tokenizers_engine}.get(tokenizer.reference)
