@@ -571,7 +571,8 @@ class Site(NamedTuple):
     hint: str
 
     def is_of(self, file: str, hint: str) -> bool:
-        """Tell whether it is what a case or a reason speaks of."""
+        """Tell whether it is what a case or a reason speaks of, whatever quotes this Python writes f-strings with."""
+        hint = hint.replace('"', "'")
         return self.file == file and (hint == self.hint or (len(hint) > 8 and hint in self.hint))
 
 
@@ -584,7 +585,7 @@ def find_sites() -> list[Site]:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             if name in KINDS and len(node.args) > 1:
-                hint = ast.unparse(node.args[-1])
+                hint = ast.unparse(node.args[-1]).replace('"', "'")
                 found.append(Site(path.relative_to(PACKAGE).as_posix(), node.lineno, node.end_lineno or 0, hint))
     return found
 
