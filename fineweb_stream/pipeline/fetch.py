@@ -1,8 +1,9 @@
 """The stage before the workers: cut inputs into blocks, and fetch what is remote ahead of its turn.
 
-Each input is cut in its own thread: the main thread never waits for a pipe or a network. Streams are read ahead, many
-at once, so that decompression does not wait for its turn. For parquet at a URL, the bytes of a block are requested as
-soon as the block is known and there is room for them: a worker never waits for a network.
+Files on this machine are cut by the main thread. Every other input, and a compressed one, is cut in its own thread: the
+main thread never waits for a pipe or a network. Streams are read ahead, many at once, so that decompression does not
+wait for its turn. For parquet at a URL, the bytes of a block are requested as soon as the block is known and there is
+room for them: a worker never waits for a network.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ def iter_blocks(
     """
     stop, n_ahead = Cancel(cancel), count_ahead(sources, n_workers)
     is_fetching = any(map(_is_fetched, sources))
-    starts = [start] + [0] * len(sources)
+    makers = [functools.partial(_iter_pieces, source, start if source is sources[0] else 0, stop) for source in sources]
+    if not n_ahead and not any(source.input.is_stdin for source in sources):
+        return (piece.item for make in makers for piece in make())
     return read_ahead(
-        [functools.partial(_iter_pieces, *pair, stop) for pair in zip(sources, starts, strict=False)],
+        makers,
         max(n_ahead, 1),
         FETCH_DEPTH if is_fetching else STREAM_DEPTH if n_ahead else 0,
         max(max_bytes, sources[0].network.fetcher.ahead_bytes) if is_fetching else max_bytes,
