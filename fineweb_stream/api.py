@@ -104,7 +104,7 @@ def prepare(
     The parameters are those of the command line; `fit` is its `--for`, and `val` names files as `inputs` does. With
     `dry_run`, nothing is written, and the tokens in the result are estimates; `estimate()` returns more. With
     `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask scheduler
-    at that address.
+    at that address. With `quiet`, nothing is printed, only logged (logger `fineweb_stream`).
 
     Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`, `RemoteError`), and
     `Interrupted` on a signal.

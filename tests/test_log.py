@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fineweb_stream import InputError, iter_ids, prepare
 
 from .conftest import ROOT
 from .helpers import write_jsonl
@@ -77,3 +80,26 @@ assert before == (logging.getLogger("fineweb_stream").level, len(logging.getLogg
     assert ("LOG train on it" in done.stderr) == is_logged
     assert is_printed or not done.stdout
     assert is_logged or not done.stderr
+
+
+def test_iter_ids_logs_what_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each skipped record with the line and byte that a run writes to its list; of many, ten and their number."""
+    paths = [write_jsonl(tmp_path / f"{k}.jsonl", ["some words"] * 80_000) for k in range(2)]
+    for path in paths:
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(line if i % 17_000 != 16_999 else b"{bad\n" for i, line in enumerate(lines)))
+    prepare(paths, tmp_path / "out", skip_bad=True, quiet=True)
+    listed = [json.loads(line) for line in (tmp_path / "out" / "prepare.changes.jsonl").read_text().splitlines()]
+    caplog.clear()
+    assert sum(map(len, iter_ids(paths, skip_bad=True))) == 3 * (160_000 - 8)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"skipped: {change['place']}: {change['detail']}" for change in listed
+    ]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("{bad\n" * 11)
+    caplog.clear()
+    assert not sum(map(len, iter_ids(bad, skip_bad=True)))
+    assert (len(caplog.records), caplog.messages[-1]) == (11, "11 records are skipped or changed")
+    bad.write_bytes(paths[0].read_bytes().replace(b"{bad\n", b"") + b"{bad\n")
+    with pytest.raises(InputError, match=rf"bad\.jsonl, byte {bad.stat().st_size - 5:,}: not JSON"):
+        list(iter_ids(bad))

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import cli, iter_ids, prepare
+from fineweb_stream import cli, estimate, iter_ids, prepare
 from fineweb_stream.inputs.storage import InputFile
+from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import run, samples
-from fineweb_stream.support.errors import InputError, PrepareError
+from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 from fineweb_stream.tokenizer import encoder
 
 from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
@@ -134,6 +135,35 @@ def test_overwrite_by_what_cannot_be_made(kind: str, corpus_path: Path, tmp_path
     with pytest.raises(InputError, match=message):
         prepare(corpus_path, tmp_path / "out", quiet=True, overwrite=True, **OPTIONS | options)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("has_room", [False, True])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_overwrite_on_a_small_disk(
+    has_room: bool, is_finished: bool, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted makes room for the new result; if even that is too little, nothing is deleted."""
+    out, expected, options = tmp_path / "out", tmp_path / "expected", OPTIONS | {"seed": 5}
+    if is_finished:
+        prepare(corpus_path, out, quiet=True, **OPTIONS)
+    else:
+        assert not prepare_some(corpus_path, out, 5, **OPTIONS)
+    prepare(corpus_path, expected, quiet=True, **options)
+    needed = estimate(corpus_path, tmp_path / "new", **options).disk_bytes
+    assert needed
+    room = needed + (2000 if has_room else -500)
+    monkeypatch.setattr(files, "free_bytes", lambda folder: room - sum(path.stat().st_size for path in out.iterdir()))
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert sum(map(len, before.values())) > 5000
+    found = estimate(corpus_path, out, overwrite=True, **options)
+    assert (found.disk_bytes or 0) <= found.disk_free_bytes or not has_room
+    if has_room:
+        prepare(corpus_path, out, overwrite=True, quiet=True, **options)
+        assert outputs(out) == outputs(expected)
+    else:
+        with pytest.raises(DiskError, match=r"will be needed there at the peak, .* are free"):
+            prepare(corpus_path, out, overwrite=True, quiet=True, **options)
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def append(path: Path) -> None:

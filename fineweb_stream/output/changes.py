@@ -11,7 +11,9 @@ from . import files
 from .own import CHANGES_NAME
 from .state import State
 
-_MAX_PRINTED = 10
+MAX_SHOWN = 10
+"""How many changes are logged one by one."""
+
 _WRITE_BYTES = 1 << 20
 
 
@@ -33,9 +35,9 @@ class ChangeLog:
         part, lines = self._part or self._open(), bytearray()
         for change in changes:
             place = locate(input, unit, change.record + self._state.n_records, change.byte)
-            if self._n_printed < _MAX_PRINTED:
+            if self._n_printed < MAX_SHOWN:
                 log.warning(f"{change.kind}: {place}: {change.detail}")
-            elif self._n_printed == _MAX_PRINTED:
+            elif self._n_printed == MAX_SHOWN:
                 log.warning(f"more records are skipped or changed: see {self._path}")
             self._n_printed += 1
             line = {"kind": change.kind, "place": place, "byte": change.byte, "detail": change.detail}

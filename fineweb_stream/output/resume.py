@@ -19,6 +19,7 @@ from .compare import PlaceHash, compare, has_more, is_share_of_other_text, writt
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
+    MANIFEST_NAME,
     RECORD_NAME,
     TRAIN_NAME,
     check_folder,
@@ -27,6 +28,7 @@ from .own import (
     is_output,
     looks_own,
     orphans,
+    own_parts,
 )
 from .state import DONE, ENCODING, State
 
@@ -193,6 +195,16 @@ def clear(record: Record) -> None:
     with files.disk_errors(folder):
         files.sync_folder(folder)  # no file may outlive its record
     record.remove()
+
+
+def clearable_bytes(folder: Path) -> int:
+    """Return how many bytes `clear` would free in a folder."""
+    with contextlib.suppress(PrepareError):
+        if record := read_record(folder):
+            names = (*record.owned(), RECORD_NAME, MANIFEST_NAME)
+            paths = {*own_parts(folder, record.run), *(folder / name for name in names)}
+            return sum(os.lstat(path).st_size for path in paths if os.path.lexists(path))
+    return 0
 
 
 def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..inputs.discover import as_names, find_inputs
 from ..inputs.sources import make_sources
 from ..memory.guard import MemoryGuard
+from ..output.changes import MAX_SHOWN, locate
 from ..remote.network import DEFAULT_CONNECTIONS, Fetcher, Network
 from ..support.cancel import Cancel
 from ..support.errors import ChangedError
+from ..support.log import log
 from ..support.units import parse_count, read_as
 from ..tokenizer.ids import Ids
 from ..tokenizer.load import load_tokenizer
@@ -38,7 +41,8 @@ def iter_ids(
 ) -> Iterator[Ids]:
     """Yield the ids of all inputs in order: arrays (n,) of about a MiB of text each, uint16 (uint32 above 65,536 ids).
 
-    One pass over everything, with no split; nothing is written or printed. The parameters are those of `prepare()`.
+    One pass over everything, with no split; nothing is written or printed, but skipped and changed records, and the
+    number of many of them, are logged (logger `fineweb_stream`). The parameters are those of `prepare()`.
     Memory is bounded as there; a document that `memory` has no room for raises an error that names it.
 
     >>> import tempfile
@@ -67,10 +71,20 @@ def iter_ids(
         options = settings.read_options(plan)
         sources = make_sources(found, options, network=network)
         settings = fitted(settings, sources, plan)
-        cancel = Cancel()
+        cancel, number, n_records, n_changes = Cancel(), 0, 0, 0
         encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel, tokenizer=settings.tokenizer)
         try:
-            for encoded in work_through(sources, encode, plan, cancel):
+            for block, encoded in work_through(sources, encode, plan, cancel):
+                if block.source.number != number:
+                    number, n_records = block.source.number, 0
+                for change in itertools.islice(encoded.changes, max(MAX_SHOWN - n_changes, 0)):
+                    place = locate(block.source.input, block.source.unit, change.record + n_records, change.byte)
+                    log.warning(f"{change.kind}: {place}: {change.detail}")
+                n_records += encoded.n_records
+                n_changes += len(encoded.changes)
                 yield encoded.ids
         except ChangedError as error:  # there is no run to resume
             raise ChangedError(error.message, "once it is complete, start over") from None
+        finally:
+            if n_changes > MAX_SHOWN:
+                log.warning(f"{n_changes:,} records are skipped or changed")

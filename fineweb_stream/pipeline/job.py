@@ -27,8 +27,8 @@ from ..output.columns import earlier_names, keep_names, names_of
 from ..output.manifest import Record
 from ..output.merge import check_shards
 from ..output.own import RECORD_NAME
-from ..output.resume import clear, open_record, recorded_inputs, reopen
-from ..output.state import DONE, ENCODING, MERGING
+from ..output.resume import clear, clearable_bytes, open_record, recorded_inputs, reopen
+from ..output.state import DONE, ENCODING, MERGING, State
 from ..remote.hub import may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel
@@ -137,12 +137,14 @@ class Job:
         """Do all that is left to do in the folder, which must be locked, and return its record.
 
         An `executor`, or the workers that `connect` reaches and that can read the sources, encode instead of local
-        threads. For `overwrite` nothing is deleted before samples were read and checked, and the workers reached.
+        threads. For `overwrite` nothing is deleted before samples, the plan, the disk and the workers were checked.
         """
         if self.request.overwrite and os.path.lexists(self.folder / RECORD_NAME):
             sources = self._sources(self.settings.text_column)
-            if sampled := self._sample(sources, is_strict=not self.settings.skip_bad):
+            sampled = self._sample(sources, is_strict=not self.settings.skip_bad)
+            if sampled:
                 self._check_sampled(sampled)
+            self.check_disk(self._estimate(sampled, sources, State()))
             with connect(sources) if connect else contextlib.nullcontext():
                 pass
         record = self._open_record()
@@ -226,17 +228,24 @@ class Job:
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Log what was found, what the run will make and what that takes; return the estimate."""
-        from .plan import make_estimate, plan_lines
+        from .plan import plan_lines
 
         say([*report.found(record), self.plan.line])
-        settings, plan = self.settings, self.plan
         sampled = self._sample(sources, is_strict)
-        budget = self.guard.budget_bytes
-        found = make_estimate(sampled, sources, settings, record.state, self.folder, plan, budget)
-        say(plan_lines(sampled, found, settings, sources))
+        found = self._estimate(sampled, sources, record.state)
+        say(plan_lines(sampled, found, self.settings, sources))
         if sampled:
             say(self._check_sampled(sampled))
         return found
+
+    def _estimate(self, sampled: Sampled | None, sources: Sequence[Source], state: State) -> Estimate:
+        """Return what a run from a state on will make; free are also the bytes that `overwrite` is about to delete."""
+        from .plan import make_estimate
+
+        budget = self.guard.budget_bytes
+        found = make_estimate(sampled, sources, self.settings, state, self.folder, self.plan, budget)
+        n_freed = clearable_bytes(self.folder) if self.request.overwrite and not state.n_tokens else 0
+        return dataclasses.replace(found, disk_free_bytes=found.disk_free_bytes + n_freed)
 
     def _check_sampled(self, sampled: Sampled) -> list[str]:
         """Return notes on files that will be too short. Raises `InputError` for a plan that cannot be carried out."""

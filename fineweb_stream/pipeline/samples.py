@@ -16,13 +16,12 @@ from ..inputs.parquet import Parquet
 from ..inputs.sources import N_REMOTE_SAMPLES, spread
 from ..inputs.storage import unpacked_bytes
 from ..inputs.text import PlainText
-from ..output.changes import locate
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError, RecordError
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from .settings import Settings
-from .worker import Encoded, encode_block
+from .worker import Encoded, encode_block, locate_error
 
 N_SAMPLES = 64
 
@@ -216,9 +215,4 @@ def _encode_sample(block: Block, encode: Callable[[Block], Encoded | None], is_s
     except RecordError as error:
         if not is_strict:  # the run reports it if it gets there
             return None
-        is_counted = block.start == 0 or block.source.unit == "row"
-        source, n_before = block.source, block.start if block.source.unit == "row" else 0
-        place = locate(source.input, source.unit, error.record + n_before, error.byte)
-        if not is_counted:  # the number of lines before it is unknown
-            place = f"{block.source.input.shown}, byte {error.byte or block.start:,}"
-        raise InputError(f"{place}: {error.message}", error.hint) from None
+        raise locate_error(block, error) from None

@@ -70,7 +70,7 @@ def _characters(sources: Sequence[Source], plan: MemoryPlan, cancel: Cancel) -> 
     size = sum(source.input.size for source in sources)
     log.info(f"chars: finding the characters of {format_size(size)} first")
     found = np.zeros(0x110000, bool)
-    for codes in work_through(sources, _read_characters, plan, Cancel(cancel)):
+    for _, codes in work_through(sources, _read_characters, plan, Cancel(cancel)):
         found[codes] = True
     return "".join(map(chr, np.flatnonzero(found).tolist()))
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..inputs.blocks import Batch, Block, Source, batch_of
 from ..inputs.parquet import Parquet
+from ..output.changes import locate
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, GrownError, InputError, PrepareError, RecordError, TooLargeError
 from ..support.model import Change, Changes
@@ -100,8 +101,8 @@ def in_parts(
 
 def work_through(
     sources: Sequence[Source], function: Callable[[Block], T | None], plan: MemoryPlan, cancel: Cancel
-) -> Iterator[T]:
-    """Yield `function(block)` for each block of all sources, in order, by local threads; set `cancel` at the end.
+) -> Iterator[tuple[Block, T]]:
+    """Yield each block of all sources with `function(block)`, in order, by local threads; set `cancel` at the end.
 
     `function` returns None for a block that must be cut again. Raises what it raises; a `RecordError` becomes an
     `InputError` that names the place.
@@ -110,16 +111,21 @@ def work_through(
     blocks = iter_blocks(sources, 0, plan.n_workers, plan.window_bytes, cancel)
     with local_executor(plan.n_workers) as pool:
         try:
-            for _, result in in_parts(map_ordered(pool, function, blocks, window, cancel.check), function):
-                yield result
+            yield from in_parts(map_ordered(pool, function, blocks, window, cancel.check), function)
         except WorkerError as error:
             cause = error.__cause__
-            if not isinstance(cause, RecordError):
-                raise cause or error from None
-            place = f"{error.block.source.input.shown}, from {error.block.start:,}"
-            raise InputError(f"{place}: {cause.message}", cause.hint) from None
+            raise (locate_error(error.block, cause) if isinstance(cause, RecordError) else cause or error) from None
         finally:
             cancel.set()
+
+
+def locate_error(block: Block, error: RecordError) -> InputError:
+    """Return the error for a bad record, with its place; a line has no number if those before its block are unknown."""
+    source, n_before = block.source, block.start if block.source.unit == "row" else 0
+    unit = "" if block.start > n_before else source.unit
+    byte = block.start if not unit and error.byte is None else error.byte
+    place = locate(source.input, unit, error.record + n_before, byte)
+    return InputError(f"{place}: {error.message}", error.hint)
 
 
 def _encode(block: Block, batch: Batch, encoder: Encoder, check_bytes: int, cancel: Cancel) -> tuple[Ids, Ends]:
