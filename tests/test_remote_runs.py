@@ -29,19 +29,25 @@ DOCS = [f"Document {i} says it's {'more ' * (i % 200)}text of 漢字." for i in 
 NAME = "hf://datasets/o/n/sample/10BT"
 
 
-@pytest.fixture
-def hub_folder(tmp_path) -> Path:
-    folder = tmp_path / "hub" / "o" / "n" / "sample" / "10BT"
-    folder.mkdir(parents=True)
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("dataset")
     for i in range(3):
         write_parquet(folder / f"{i:03}.parquet", DOCS[i * 2000 : (i + 1) * 2000], row_group_size=250)
-    return tmp_path / "hub"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(dataset, tmp_path_factory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("expected")
+    prepare(dataset, folder, quiet=True)
+    return outputs(folder)
 
 
 @pytest.fixture
-def expected(hub_folder, tmp_path) -> dict[str, bytes]:
-    prepare(hub_folder / "o" / "n" / "sample" / "10BT", tmp_path / "expected", quiet=True)
-    return outputs(tmp_path / "expected")
+def hub_folder(dataset, tmp_path) -> Path:
+    shutil.copytree(dataset, tmp_path / "hub" / "o" / "n" / "sample" / "10BT")
+    return tmp_path / "hub"
 
 
 @pytest.fixture
@@ -72,7 +78,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_bad_network(server, expected, tmp_path, monkeypatch, fault: Fault) -> None:
-    """Every third read goes wrong: the same bytes all the same."""
+    """Every third read fails: the same bytes."""
     if fault.stall:
         monkeypatch.setattr(Fetcher, "timeouts", Timeouts(first_wait=0.01, operation=0.3))
     n_reads = 0
@@ -88,7 +94,7 @@ def test_a_bad_network(server, expected, tmp_path, monkeypatch, fault: Fault) ->
 
 
 def test_a_hundred_cuts(server, expected, tmp_path) -> None:
-    """The first hundred answers with content end at places drawn at random: the same bytes."""
+    """The first hundred answers with content end early, at random places: the same bytes."""
     rng = random.Random(4)
     cuts = [Fault(cut=rng.randrange(1, 1500)) for _ in range(100)]
     server.faults = lambda request: cuts.pop() if cuts and "/resolve/" in request.path else None
@@ -98,7 +104,7 @@ def test_a_hundred_cuts(server, expected, tmp_path) -> None:
 
 
 def test_formats_by_http(server, hub_folder, tmp_path) -> None:
-    """The same documents as jsonl, separated text and parquet, compressed in several members or not: one result."""
+    """The same documents as jsonl, separated text and parquet, also compressed in several members: the same bytes."""
     plain = write_jsonl(tmp_path / "c.jsonl", DOCS)
     prepare(plain, tmp_path / "expected2", quiet=True)
     (hub_folder / "c.jsonl").write_bytes(plain.read_bytes())
@@ -117,7 +123,7 @@ def test_formats_by_http(server, hub_folder, tmp_path) -> None:
 
 @pytest.mark.parametrize("name", [NAME, "http://HOST/files/c.jsonl"])
 def test_dry_run_measures_the_network(server, hub_folder, capsys, tmp_path, name: str) -> None:
-    """A dry run says what is to be fetched, of parquet only the text, and how fast that is; it fetches little."""
+    """A dry run says how much is to be fetched (of parquet only the text) and how fast; it fetches little."""
     write_jsonl(hub_folder / "c.jsonl", DOCS)
     prepare(name.replace("http://HOST", server.url), tmp_path / "out", dry_run=True, connections=2)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("network: "))
@@ -129,13 +135,13 @@ def test_dry_run_measures_the_network(server, hub_folder, capsys, tmp_path, name
 
 @pytest.mark.parametrize("n_connections", [1, 16])
 def test_iter_ids_over_a_network(server, expected, n_connections: int) -> None:
-    """With one connection or many the ids are those of a local run, and they come in order."""
+    """With one connection or many, the ids are those of a local run, in order."""
     here = [ids.tolist() for ids in iter_ids(server.folder / "o" / "n" / "sample" / "10BT")]
     assert [ids.tolist() for ids in iter_ids(NAME, connections=n_connections)] == here
 
 
 def test_what_is_cut_again_is_read_again(server, tmp_path) -> None:
-    """Repeats in parquet that come to more than was announced are read anew, also when all else was fetched."""
+    """Parquet whose repeats are more text than announced is read again, even if everything was fetched."""
     path = write_parquet(server.folder / "r.parquet", ["word and other " * 60_000] * 15, row_group_size=15)
     here = [ids.tolist() for ids in iter_ids(path)]
     assert len(here) > 5
@@ -146,7 +152,7 @@ def test_what_is_cut_again_is_read_again(server, tmp_path) -> None:
 
 
 def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path) -> None:
-    """The dataset moves on while a run is stopped: it goes on with the commit that it began with."""
+    """A dataset changes while a run is stopped: the run continues with the commit it began with."""
     is_sent = threading.Event()
 
     def faults(request: Request) -> Fault | None:
@@ -182,7 +188,7 @@ def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path
     ],
 )
 def test_refusals_are_soon(server, run_program, tmp_path, name: str, fault: Fault | None, hint: str) -> None:
-    """A name that is not there, or not for us: exit status 2 within 5 seconds, with the way in, and nothing written."""
+    """A name that does not exist or needs a login: exit status 2 within 5 seconds, with advice, and nothing written."""
     server.faults = lambda request: fault
     start = time.monotonic()
     done = run_program(name.replace("http://HOST", server.url), env={"HF_TOKEN": ""})
@@ -193,7 +199,7 @@ def test_refusals_are_soon(server, run_program, tmp_path, name: str, fault: Faul
 
 
 def test_no_input_and_no_network(tmp_path) -> None:
-    """Nothing beside the script and no network: one message within seconds that names the ways to go on."""
+    """No input beside the script and no network: one message within seconds, which names the ways to go on."""
     shutil.copytree(ROOT / "fineweb_stream", tmp_path / "fineweb_stream")
     shutil.copy(ROOT / "prepare.py", tmp_path)
     env = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
@@ -209,7 +215,7 @@ def test_no_input_and_no_network(tmp_path) -> None:
 
 
 def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> None:
-    """A network that stays away: the run saves, names the host, and the same command goes on later."""
+    """A network that stays away: the run saves and names the host, and the same command continues later."""
     monkeypatch.setattr(Fetcher, "timeouts", Timeouts(first_wait=0.01, progress=0.5))
 
     def faults(request: Request) -> Fault | None:
@@ -228,16 +234,16 @@ def test_giving_up_saves_the_work(server, monkeypatch, tmp_path, expected) -> No
 
 @pytest.mark.slow
 def test_leaving_at_max_tokens_is_clean(server, hub_folder, tmp_path) -> None:
-    """Twenty times from a large source, each farther than the last: exact, exit 0 and soon, and no request goes on.
+    """Twenty runs on a large source, each to a higher limit: exact, exit 0 soon, and no request goes on.
 
-    With odd numbers the server falls silent behind what is needed, so that reads are under way when the run is done.
+    In every other run, a process, the server stops answering behind what is needed: reads are under way at the end.
     """
     path = write_jsonl(hub_folder / "o" / "n" / "large.jsonl", DOCS * 12)
     local = prepare(path, tmp_path / "local", quiet=True)
     step_bytes = 100_000 * path.stat().st_size // local.train_tokens
     server.commit("o/n")
-    command = [sys.executable, ROOT / "prepare.py", "hf://datasets/o/n/large.jsonl", "--out", tmp_path / "out"]
-    command += ["--engine", "tiktoken"]  # it is ready sooner
+    name, out = "hf://datasets/o/n/large.jsonl", tmp_path / "out"
+    command = [sys.executable, ROOT / "prepare.py", name, "--out", out, "--engine", "tiktoken"]  # it is ready sooner
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     seconds, n_silent = [], 0
     for i in range(1, 21):
@@ -248,22 +254,25 @@ def test_leaving_at_max_tokens_is_clean(server, hub_folder, tmp_path) -> None:
             n_silent += is_silent
             return Fault(stall=60) if is_silent else None
 
-        server.faults = None
-        with subprocess.Popen([*command, "--max-tokens", str(i * 100_000)], **pipes) as program:
-            for line in program.stdout:
-                if line.startswith("disk:") and i % 2:  # the samples of the estimate are read by now
-                    server.faults = faults
-            start = time.monotonic()
-            assert program.wait(30) == 0, program.stderr.read()
-            seconds.append(time.monotonic() - start)
-        assert line.startswith("train on it")
-        assert (tmp_path / "out" / "train.bin").stat().st_size == 2 * i * 100_000
+        server.faults = []
+        if i % 2:
+            with subprocess.Popen([*command, "--max-tokens", str(i * 100_000)], **pipes) as program:
+                for line in program.stdout:
+                    if line.startswith("disk:"):  # the samples of the estimate are read by now
+                        server.faults = faults
+                start = time.monotonic()
+                assert program.wait(30) == 0, program.stderr.read()
+                seconds.append(time.monotonic() - start)
+            assert line.startswith("train on it")
+        else:
+            prepare(name, out, max_tokens=i * 100_000, quiet=True)
+        assert (out / "train.bin").stat().st_size == 2 * i * 100_000
     assert n_silent >= 10 and max(seconds) < 5, (n_silent, seconds)
-    assert (tmp_path / "out" / "train.bin").read_bytes() == (tmp_path / "local" / "train.bin").read_bytes()[:4_000_000]
+    assert (out / "train.bin").read_bytes() == (tmp_path / "local" / "train.bin").read_bytes()[:4_000_000]
 
 
 def test_a_bad_record_is_named(server, hub_folder, run_program, tmp_path) -> None:
-    """A line that is no JSON in a file by http: exit status 2, its number, and what came before is saved."""
+    """A line that is not JSON in a file at a URL: exit status 2 with its number; what came before is saved."""
     lines = write_jsonl(tmp_path / "c.jsonl", DOCS).read_bytes().splitlines(keepends=True)
     (hub_folder / "c.jsonl").write_bytes(b"".join([*lines[:5000], b"{broken\n", *lines[5000:]]))
     done = run_program(f"{server.url}/files/c.jsonl")
@@ -273,7 +282,7 @@ def test_a_bad_record_is_named(server, hub_folder, run_program, tmp_path) -> Non
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.parquet", "c.jsonl.gz"])
 def test_secrets_of_an_address_stay_secret(server, hub_folder, capsys, tmp_path, name: str) -> None:
-    """Neither record, log, list of changes nor messages have an address's signature; a new one continues the run."""
+    """No record, log, list of changes or message has a URL's signature; a new signature continues the run."""
     docs = [*DOCS, "the last"]
     lines = write_jsonl(tmp_path / "c.jsonl", docs).read_bytes()
     if name.endswith("parquet"):
@@ -313,7 +322,7 @@ def test_secrets_of_an_address_stay_secret(server, hub_folder, capsys, tmp_path,
 
 
 def test_secrets_are_not_in_the_log_of_an_error(server, hub_folder, monkeypatch, tmp_path) -> None:
-    """An error that nobody expected is logged without them."""
+    """An unexpected error is logged without secrets."""
     write_jsonl(hub_folder / "c.jsonl", DOCS)
 
     def fail(url: str, *_: object) -> bytes:
