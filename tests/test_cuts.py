@@ -33,7 +33,7 @@ def test_pieces_keep_the_ids(reference, text: str, size: int) -> None:
 
 
 def test_pieces_are_of_the_size_asked() -> None:
-    """And only where there is no place to cut longer."""
+    """Pieces are longer only if there is no place to cut."""
     assert list(map(len, iter_pieces(b"12345 78\n" * 3, 7))) == [8, 9, 9, 1]
     assert list(iter_pieces(b"12345," * 900, 6)) == [b"12345,"] * 900
     assert list(map(len, iter_pieces("漢".encode() * 50_000 + b"1" * 9, 7))) == [150_000, 9]
@@ -42,11 +42,10 @@ def test_pieces_are_of_the_size_asked() -> None:
 
 @pytest.mark.parametrize("text", HARD_TEXTS)
 def test_all_cuts_of_the_hard_texts(reference, text: str) -> None:
-    """At every start, in the texts that hold every class of the pattern."""
+    """In the texts that have every class of the pattern, each cut that is found from any start keeps the ids."""
     whole = reference.encode_ordinary(text)
-    for start in range(len(text)):
-        if cut := find_cut(text, start, len(text)):
-            assert reference.encode_ordinary(text[:cut]) + reference.encode_ordinary(text[cut:]) == whole
+    for cut in {find_cut(text, start, len(text)) for start in range(len(text))} - {None}:
+        assert reference.encode_ordinary(text[:cut]) + reference.encode_ordinary(text[cut:]) == whole
     for size in range(1, 20):
         pieces = [piece.decode() for piece in iter_pieces(text.encode(), size)]
         assert [i for piece in pieces for i in reference.encode_ordinary(piece)] == whole
@@ -68,15 +67,13 @@ def test_no_cut_in_one_class() -> None:
 
 @pytest.mark.parametrize("first", ["a", "漢", "한", "7", " ", "-", "'", "\udcff"])
 def test_what_is_passed_over_is_of_one_kind(first: str) -> None:
-    """No character at all joins a run of another kind: nothing is passed over where a cut may be."""
-    kind = _kind(first)
-    for code in range(0x110000):
-        run = _SAME_KIND.match(first + chr(code))
-        assert run is not None
-        assert run.end() == 1 or _kind(chr(code)) == kind, hex(code)
+    """No character joins a run of another kind: no place where a cut may be is skipped."""
+    kind, match = _kind(first), _SAME_KIND.match
+    joins = [char for char in map(chr, range(0x110000)) if match(first + char).end() > 1]
+    assert not [hex(ord(char)) for char in joins if _kind(char) != kind]
 
 
 def test_no_cut_beside_bytes_that_are_no_utf8() -> None:
-    """What becomes of such a byte is decided later, so no cut relies on it."""
+    """Such a byte may be replaced later, so there is no cut beside it."""
     assert find_cut("ab\udcff cd", 1, 6) is None
     assert find_cut("ab\udcff-\udcff", 1, 5) is None

@@ -9,8 +9,8 @@ import json
 import os
 import pickle
 import string
-from collections.abc import Callable, Iterator
-from itertools import chain, product
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,21 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tiktoken
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 
 from fineweb_stream import EngineError, InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.vocabulary import usable_engine
 from fineweb_stream.token_files.summary import decode, summarize
 from fineweb_stream.tokenizer import load, ranks
-from fineweb_stream.tokenizer.cuts import NO_CUTS, SPACE_CUTS, WORD_CUTS, WORD_PATTERNS
+from fineweb_stream.tokenizer.cuts import NO_CUTS, SPACE_CUTS, WORD_CUTS, WORD_PATTERNS, CutRule
 from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
 from fineweb_stream.tokenizer.gpt2 import bytes_by_name, iter_ranks, load_merges, token_bytes, token_names
 from fineweb_stream.tokenizer.load import load_tokenizer
 from fineweb_stream.tokenizer.tokenizer import Tokenizer
 
 from .helpers import read_ids, write_jsonl
-from .test_shuffle import DOCS, LIMITS, OPTIONS, Limits, limited
+from .test_shuffle import DOCS, LIMITS, OPTIONS, limited
 
 TEXTS = [
     "wait!\nnext (hello)world foo(bar) it's HELLO'S 12345 67",
@@ -41,44 +41,18 @@ TEXTS = [
     "a<|endoftext|>b",
 ]
 PIECES = [
-    *(
-        "'s",
-        "'LL",
-        "’s",
-        "!",
-        "!\n",
-        "\n",
-        "\r\n",
-        " ",
-        "  ",
-        "\t",
-        "(",
-        "/",
-        "/\n",
-        "a",
-        "Ab",
-        "1",
-        "1234",
-        "é",
-        "文",
-        "。",
-    ),
-    *(
-        "e\u0301",
-        "\u00a0",
-        "\u200b",
-        "\ufeff",
-        "\x1c",
-        "\u0345",
-        "ǅ",
-        "_",
-        "<|endoftext|>",
-        "<think>",
-        "👍🏽",
-        "한",
-        "ـ",
-    ),
+    "'s",
+    "'LL",
+    "’s",
+    *"! \n\t(/a1é文。\u00a0\u200b\ufeff\x1c\u0345ǅ_한ـ",
+    "!\n",
+    "\r\n",
+    "  ",
+    "/\n",
+    "Ab",
+    "1234",
 ]
+PIECES += ["e\u0301", "<|endoftext|>", "<think>", "👍🏽"]
 hard_text = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=14).map("".join)
 
 
@@ -164,72 +138,83 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def oracle(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """What is right by definition, asked in the plainest way."""
+    """The ids that are right by definition, in the plainest way."""
     reference = tokenizer.load_reference()
     if tokenizer.reference == "tokenizers":
         return lambda text: reference.encode(text, add_special_tokens=False).ids  # type: ignore[no-any-return]
     return lambda text: reference.encode_ordinary(text)  # type: ignore[no-any-return]
 
 
-PATTERNS = [(scheme, form) for scheme, forms in WORD_PATTERNS.items() for form in range(len(forms))]
+def patterns() -> dict[str, Tokenizer]:
+    """A small tokenizer of tiktoken's for each known pattern in each form."""
+    return {f"{s}, form {n}": of_pattern(s, n) for s, forms in WORD_PATTERNS.items() for n in range(len(forms))}
 
 
-def check_cuts(tokenizer: Tokenizer, max_examples: int) -> None:
-    """At each place where the tokenizer's rule cuts, the ids of both sides are the ids of the whole."""
-    ids_of, find = oracle(tokenizer), tokenizer.cuts.find
-    assert find is not None
+# In the checks below, each text is given to all tokenizers: to draw one takes ten times as long as to encode it.
 
-    @settings(max_examples=max_examples)
+
+def check_cuts(tokenizers: dict[str, Tokenizer]) -> None:
+    """At each place where a tokenizer's rule cuts, the ids of both sides are the ids of the whole."""
+    checked = [(name, oracle(tokenizer), tokenizer.cuts.find) for name, tokenizer in tokenizers.items()]
+
+    @settings(max_examples=300)
     @given(hard_text)
     @example("wait!\nnext (hello)world foo(bar)")
     @example("12345a '5s'5 's6\n a<think>b c  d  \n e")
     def check(text: str) -> None:
-        whole = ids_of(text)
-        for start in range(1, len(text)):
-            if (cut := find(text, start, len(text))) is not None:
-                assert ids_of(text[:cut]) + ids_of(text[cut:]) == whole, (text, cut)
+        for name, ids_of, find in checked:
+            assert find is not None
+            whole = ids_of(text)
+            for cut in {find(text, start, len(text)) for start in range(1, len(text))} - {None}:
+                assert ids_of(text[:cut]) + ids_of(text[cut:]) == whole, (name, text, cut)
 
     check()
 
 
-@pytest.mark.parametrize(("scheme", "form"), PATTERNS)
-def test_cuts_of_each_pattern_change_no_id(scheme: str, form: int) -> None:
-    """Cutting by the rule changes no id, by tiktoken, for each known pattern in each form."""
-    tokenizer = of_pattern(scheme, form)
-    assert tokenizer.cuts is WORD_CUTS
-    check_cuts(tokenizer, 300)
+def check_ids(tokenizers: dict[str, Tokenizer], engines: Sequence[str] = ("auto",)) -> None:
+    """Documents become the reference's ids and end-of-text, by each of the engines."""
+    checked = []
+    for name, tokenizer in tokenizers.items():
+        for engine in {usable_engine(engine, tokenizer) for engine in engines}:
+            checked.append((name, engine, Encoder(engine, tokenizer), oracle(tokenizer)))
 
-
-@pytest.mark.parametrize("kind", JSON_KINDS)
-def test_cuts_of_a_tokenizer_json_change_no_id(kind: str, tmp_path: Path) -> None:
-    """As above, for Hugging Face's pre-tokenizers, with and without tokens that stand for whole texts."""
-    for added, rule in (((), WORD_CUTS), (("<think>", "  "), SPACE_CUTS)):
-        tokenizer = load_tokenizer(str(make_json(tmp_path / str(len(added)), kind, 3000, added)))
-        assert tokenizer.cuts is rule
-        check_cuts(tokenizer, 150)
-
-
-@pytest.mark.parametrize("kind", [*JSON_KINDS, "odd"])
-@pytest.mark.parametrize("engine", ["auto", "tokenizers"])
-def test_a_tokenizer_json_is_encoded_exactly(kind: str, engine: str, tmp_path: Path) -> None:
-    """Documents become the reference's ids and end-of-text, by the fast engine where that is equal."""
-    tokenizer = load_tokenizer(str(make_json(tmp_path, kind)))
-    encoder = Encoder(usable_engine(engine, tokenizer), tokenizer)
-    ids_of = oracle(tokenizer)
-
-    @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(st.lists(hard_text, max_size=4))
+    @settings(max_examples=200)
+    @given(st.lists(hard_text, max_size=3))
     @example(list(HARD_TEXTS))
     @example(TEXTS)
     def check(texts: list[str]) -> None:
-        expected = [[*ids_of(text), tokenizer.eot_id] for text in texts]
-        ids, ends = encoder.encode(texts, eot=True)
-        assert (
-            ids.tolist() == list(chain.from_iterable(expected))
-            and ends.tolist() == np.cumsum([len(e) for e in expected]).tolist()
-        )
+        for name, engine, encoder, ids_of in checked:
+            expected = [[*ids_of(text), tokenizers[name].eot_id] for text in texts]
+            ids, ends = encoder.encode(texts, eot=True)
+            assert ids.tolist() == list(chain.from_iterable(expected)), (name, engine)
+            assert ends.tolist() == list(accumulate(map(len, expected))), (name, engine)
 
     check()
+
+
+def test_cuts_of_each_pattern_change_no_id() -> None:
+    """Cutting by the rule changes no id, by tiktoken, for each known pattern in each form."""
+    assert all(tokenizer.cuts is WORD_CUTS for tokenizer in patterns().values())
+    check_cuts(patterns())
+
+
+def test_ranks_are_encoded_exactly() -> None:
+    """Encoded by the engine that a run uses, each pattern gives tiktoken's ids."""
+    check_ids(patterns())
+
+
+@pytest.mark.parametrize(("added", "rule"), [((), WORD_CUTS), (("<think>", "  "), SPACE_CUTS)])
+def test_cuts_of_a_tokenizer_json_change_no_id(added: tuple[str, ...], rule: CutRule, tmp_path: Path) -> None:
+    """As above, for Hugging Face's pre-tokenizers, with and without tokens that stand for whole texts."""
+    found = {kind: load_tokenizer(str(make_json(tmp_path / kind, kind, 3000, added))) for kind in JSON_KINDS}
+    assert all(tokenizer.cuts is rule for tokenizer in found.values())
+    check_cuts(found)
+
+
+def test_a_tokenizer_json_is_encoded_exactly(tmp_path: Path) -> None:
+    """Encoded by `tokenizers`, and by the engine that a run uses, each pre-tokenizer gives the reference's ids."""
+    kinds = (*JSON_KINDS, "odd")
+    check_ids({k: load_tokenizer(str(make_json(tmp_path / k, k))) for k in kinds}, ("auto", "tokenizers"))
 
 
 @pytest.mark.parametrize("normalizer", [None, "NFC", "Lowercase"])
@@ -238,7 +223,7 @@ def test_a_tokenizer_json_is_encoded_exactly(kind: str, engine: str, tmp_path: P
 def test_added_tokens_that_depend_on_what_is_beside_them(
     text: str, flag: str, normalizer: str | None, tmp_path: Path
 ) -> None:
-    """Documents become the reference's ids, whatever an added token says of itself: the fast engine sees less of it."""
+    """Documents become the reference's ids, whatever the flags of an added token, some of which gigatoken ignores."""
     path = make_json(tmp_path, "cl100k", 3000, (text, "  "))
     content = json.loads(path.read_text()) | {"normalizer": normalizer and {"type": normalizer}}
     content["added_tokens"][1][flag] = True
@@ -251,25 +236,8 @@ def test_added_tokens_that_depend_on_what_is_beside_them(
 
 
 def usable(tokenizer: Tokenizer) -> Encoder:
-    """The encoder that a run takes: gigatoken, or the reference where the two differ on the hard texts."""
+    """The encoder that a run uses: gigatoken, or the reference if the two differ on the hard texts."""
     return Encoder(usable_engine("auto", tokenizer), tokenizer)
-
-
-def check_ids(tokenizer: Tokenizer) -> None:
-    encoder, ids_of = usable(tokenizer), oracle(tokenizer)
-
-    @settings(max_examples=200)
-    @given(hard_text)
-    def check(text: str) -> None:
-        assert encoder.encode([text], eot=True)[0].tolist() == [*ids_of(text), tokenizer.eot_id]
-
-    check()
-
-
-@pytest.mark.parametrize(("scheme", "form"), PATTERNS)
-def test_ranks_are_encoded_exactly(scheme: str, form: int) -> None:
-    """The same for tiktoken's encodings, by each pattern; gigatoken is asked where it is installed."""
-    check_ids(of_pattern(scheme, form))
 
 
 @pytest.mark.parametrize("name", ["cl100k_base", "o200k_base"])
@@ -281,8 +249,8 @@ def test_tiktokens_own_vocabularies(name: str) -> None:
         pytest.skip(f"{path.name} is not in TIKTOKEN_CACHE_DIR")
     tokenizer = load_tokenizer(name)
     assert tokenizer.cuts is WORD_CUTS and usable(tokenizer).engine == Encoder().engine
-    check_ids(tokenizer)
-    check_cuts(tokenizer, 300)
+    check_ids({name: tokenizer})
+    check_cuts({name: tokenizer})
 
 
 def test_plain_text_and_documents_by_any_tokenizer(tmp_path: Path) -> None:
@@ -300,7 +268,7 @@ def test_plain_text_and_documents_by_any_tokenizer(tmp_path: Path) -> None:
 
 
 def test_what_no_rule_is_proven_for_is_not_cut(tmp_path: Path) -> None:
-    """A pattern that nothing is known of: documents are exact, one long text is refused with the way out."""
+    """With an unknown pattern, documents are exact, and one long text is refused with advice that works."""
     path = make_json(tmp_path, "odd")
     assert load_tokenizer(str(path)).cuts is NO_CUTS
     (tmp_path / "t.txt").write_text("one two\n\nthree\n\nfour five six\n\nseven")
@@ -315,7 +283,7 @@ def test_what_no_rule_is_proven_for_is_not_cut(tmp_path: Path) -> None:
 def test_many_ids_are_uint32_and_said(
     layout: str, tmp_path: Path, plugin: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Above 65,536 ids files are uint32, in each layout's own way, and readers learn it from the manifest alone."""
+    """Above 65,536 ids, files are uint32, in each layout's own way; readers learn it from the manifest alone."""
     plugin("wide", small_ranks(0), 70_000, WORD_PATTERNS["cl100k"][0])
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
     out = tmp_path / "o"
@@ -344,28 +312,30 @@ def test_many_ids_are_uint32_and_said(
         open_tokens(out), summarize(out)
 
 
-@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize("name", ["wide", "bytes"])
-def test_shuffle(name: str, limits: Limits, tmp_path: Path, plugin: Callable[..., None]) -> None:
-    """Shuffled documents of any tokenizer are those that it has without --shuffle, each once, in the files' width."""
+def test_shuffle(name: str, tmp_path: Path, plugin: Callable[..., None]) -> None:
+    """Shuffled documents of any tokenizer are those without --shuffle, each once, in the files' width."""
     plugin("wide", small_ranks(1000), 70_000, WORD_PATTERNS["cl100k"][0])
     write_jsonl(tmp_path / "c.jsonl", DOCS)
-    found = []
-    for is_shuffled in (False, True):
-        out = tmp_path / str(is_shuffled)
-        options = OPTIONS | {"shuffle": is_shuffled, "engine": "auto"}
-        with limited(limits):
-            prepare(tmp_path / "c.jsonl", out, tokenizer=name, quiet=True, index=True, keep_shards=True, **options)
+
+    def make(out: Path, **options: Any) -> list[list[list[int]]]:
+        options = OPTIONS | {"engine": "auto", "tokenizer": name, "index": True, "keep_shards": True} | options
+        prepare(tmp_path / "c.jsonl", out, quiet=True, **options)
         assert open_tokens(out).dtype == np.dtype(load_tokenizer(name).dtype) and verify(out)
-        found.append([[document.tolist() for document in open_documents(out, split)] for split in ("val", "train")])
-    for plain, shuffled in zip(*found, strict=True):
-        assert plain != shuffled and sorted(plain) == sorted(shuffled)
-    assert sum(map(len, found[1])) == len(DOCS)
+        return [[document.tolist() for document in open_documents(out, split)] for split in ("val", "train")]
+
+    plain = make(tmp_path / "plain", shuffle=False)
+    for limits in LIMITS:
+        with limited(LIMITS[limits]):
+            found = make(tmp_path / limits)
+        assert sum(map(len, found)) == len(DOCS), limits
+        for before, shuffled in zip(plain, found, strict=True):
+            assert before != shuffled and sorted(before) == sorted(shuffled), limits
 
 
 @pytest.mark.parametrize("name", ["bytes", "chars"])
 def test_bytes_and_chars(name: str, tmp_path: Path) -> None:
-    """A text's bytes, or the places of its characters among all of them, are its ids; meta.pkl says them."""
+    """The ids are a text's bytes, or the places of its characters among all that there are, as meta.pkl says."""
     text = "".join(TEXTS) * 30
     (tmp_path / "t.txt").write_text(text, encoding="utf-8", newline="")
     out = tmp_path / "o"
@@ -431,7 +401,7 @@ def test_another_tokenizer_does_not_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["add_meta", "give_names", "merge"])
 def test_a_stop_near_the_end_loses_nothing(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that stops right before or after it wrote meta.pkl is finished by the same command, with the same bytes."""
+    """A run that stops before or after writing meta.pkl is finished by the same command, with the same bytes."""
     from fineweb_stream.pipeline import run
 
     write_jsonl(tmp_path / "c.jsonl", TEXTS * 9)
@@ -476,37 +446,38 @@ def test_a_rank_file(tmp_path: Path) -> None:
         prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer=path, pattern="cl100k", quiet=True)
 
 
-def write_gpt2_ranks(folder: Path) -> Path:
+def write_ranks(folder: Path) -> Path:
+    """A rank file with GPT-2's first 2,000 tokens."""
     path = folder / "gpt2.tiktoken"
-    path.write_bytes(b"".join(iter_ranks()))
+    path.write_bytes(b"".join(islice(iter_ranks(), 2000)))
     return path
 
 
 @pytest.mark.parametrize("pattern", ["cl100k_base", "gpt-2", "gpt2 ", "", "word"])
 def test_a_pattern_that_is_no_name(pattern: str, tmp_path: Path) -> None:
-    """A name that is no pattern's is not taken for a regular expression: it would match next to nothing."""
+    """A mistyped name of a pattern is not used as a regular expression: it would match next to nothing."""
     with pytest.raises(InputError, match="give --pattern: cl100k, "):
-        load_tokenizer(str(write_gpt2_ranks(tmp_path)), pattern, 50256)
+        load_tokenizer(str(write_ranks(tmp_path)), pattern, 2000)
 
 
 @pytest.mark.parametrize("pattern", [r"\w+", ".", r"[^x]+", r"\s+|\S{1,3}(?=\S)"])
 def test_a_pattern_that_passes_text_over(pattern: str, tmp_path: Path) -> None:
-    """What no part of a pattern matches is in no id: it is refused with the way out, which holds."""
-    path, docs = write_gpt2_ranks(tmp_path), [f"Some words x\nof {i}, and more." for i in range(300)]
+    """Text that a pattern does not match would be in no id: it is refused, and the advice works."""
+    path, docs = write_ranks(tmp_path), [f"Some words x\nof {i}, and more." for i in range(300)]
     write_jsonl(tmp_path / "c.jsonl", docs)
-    options: dict[str, Any] = {"tokenizer": path, "eot_id": 50256, "quiet": True}
+    options: dict[str, Any] = {"tokenizer": path, "eot_id": 2000, "quiet": True}
     with pytest.raises(InputError, match="--pattern does not match all of the text, from '") as caught:
         prepare(tmp_path / "c.jsonl", tmp_path / "o", pattern=pattern, **options)
     assert not (tmp_path / "o").exists()
     ending = caught.value.hint.removeprefix("end the pattern with ")
     prepare(tmp_path / "c.jsonl", tmp_path / "o", pattern=pattern + ending, **options)
-    tokens = token_bytes()
+    tokens = [*token_bytes()[:2000], b"<|endoftext|>"]
     data = b"".join(tokens[i] for name in ("val.bin", "train.bin") for i in read_ids(tmp_path / "o" / name))
     assert sorted(data.split(b"<|endoftext|>")) == sorted([b"", *map(str.encode, docs)])
 
 
 def test_an_encoding_that_passes_text_over(tmp_path: Path, plugin: Callable[..., None]) -> None:
-    """One of tiktoken's plugins, whose pattern nobody gave: the way out is another one."""
+    """If the pattern of an encoding from a plugin drops text, the advice is another tokenizer."""
     plugin("words", small_ranks(0), 70_000, r"\w+")
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
     with pytest.raises(InputError, match=r"the pattern of words does not match all .*\n  choose another --tokenizer"):
@@ -514,14 +485,14 @@ def test_an_encoding_that_passes_text_over(tmp_path: Path, plugin: Callable[...,
 
 
 def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
-    """Tiktoken panics on an empty match; that is a sentence about the pattern."""
-    tokenizer = load_tokenizer(str(write_gpt2_ranks(tmp_path)), "a*", 50256)
+    """A pattern that matches the empty string, on which tiktoken panics, is named."""
+    tokenizer = load_tokenizer(str(write_ranks(tmp_path)), "a*", 2000)
     with pytest.raises(InputError, match=r"--pattern 'a\*': it matches the empty string"):
         Encoder("tiktoken", tokenizer)
 
 
 def test_tiktokens_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name of tiktoken's is read from its cache; where it is not there, a sentence says which file to put where."""
+    """An encoding of tiktoken's is read from its cache; if it is not there, the message says what to put where."""
     import requests
 
     def no_network(url: str, **_: Any) -> Any:
@@ -542,7 +513,7 @@ def test_tiktokens_own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no byte-level BPE, damaged or missing is a sentence."""
+    """A file that is no byte-level BPE, damaged or missing is named in a sentence."""
     path = tmp_path / "tokenizer.json"
     for content, message in (
         ("{", "not a tokenizer.json"),
@@ -569,7 +540,7 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_tokenizer_travels_by_its_file(tmp_path: Path) -> None:
-    """Pickled, as to a cluster's workers, it is loaded again there, and another file is refused."""
+    """Unpickled, as by a cluster's workers, a tokenizer is loaded from its file; another file is refused."""
     path = make_json(tmp_path, "qwen2")
     tokenizer = load_tokenizer(str(path))
     data = pickle.dumps(tokenizer)
@@ -583,7 +554,7 @@ def test_a_tokenizer_travels_by_its_file(tmp_path: Path) -> None:
 
 
 def test_meta_is_of_builtins_and_nobodys_else(tmp_path: Path) -> None:
-    """meta.pkl unpickles without this package; a stranger's stays, and is named before any work."""
+    """meta.pkl unpickles without this package; somebody else's stays, and is named before any work."""
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
     out = tmp_path / "o"
     prepare(tmp_path / "c.jsonl", out, tokenizer="bytes", quiet=True)
@@ -601,7 +572,7 @@ def test_meta_is_of_builtins_and_nobodys_else(tmp_path: Path) -> None:
 
 
 def test_an_end_of_text_that_merges_spell(tmp_path: Path) -> None:
-    """No document may have the id in its midst: the vocabulary is named, and another end-of-text is what helps."""
+    """If merges make the end-of-text id of a text, the vocabulary is named; another end-of-text helps, as advised."""
     tokenizers = pytest.importorskip("tokenizers")
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
