@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import inspect
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -155,14 +157,28 @@ SHUT = {
 }
 
 
-@pytest.mark.parametrize("arguments", SHUT)
-def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
-    """A file or folder without permissions is said, wherever it is met: nothing in it is left out in silence.
+RUN_ALL = """
+import contextlib, io, json, os, shutil, sys
+from fineweb_stream import cli
 
-    One that a pattern does not meet, or that is hidden, is not.
+found = []
+for arguments in sys.argv[1:]:
+    words = arguments.split()
+    sys.argv = ["prepare.py", *words, *([] if "--out" in words else ["--out", "o"])]
+    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
+        status = cli.main()
+    found.append((arguments, status, said.getvalue(), os.path.exists("o")))
+    shutil.rmtree("o", ignore_errors=True)
+print(json.dumps(found))
+"""
+
+
+def test_what_is_shut_is_named(tmp_path: Path) -> None:
+    """A file or folder without permissions is named, wherever it is met: nothing in it is left out silently.
+
+    One that a pattern does not match, or that is hidden, is not named.
     """
-    out = [] if "--out" in arguments else ["--out", "o"]
-    command = [sys.executable, str(ROOT / "prepare.py"), *arguments.split(), *out]
+    command = [sys.executable, "-c", RUN_ALL, *SHUT]
     if os.name == "nt":
         pytest.skip("Windows has other permissions")
     if os.geteuid() == 0:  # for root nothing is shut, unless it gives that up
@@ -177,20 +193,24 @@ def test_what_is_shut_is_named(arguments: str, tmp_path: Path) -> None:
     shut = [tmp_path / path for path in ("secret.txt", "shut", "tree/b", "disk/lost+found")]
     for path in shut:
         path.chmod(0)
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
     for path in shut:
         path.chmod(0o700)
-    if not SHUT[arguments]:
-        assert done.returncode == 0, done.stderr
-        return
-    assert_error(done, 2 if out else 4, SHUT[arguments])
-    assert not (tmp_path / "o").exists()
+    assert done.returncode == 0, done.stderr
+    for arguments, status, said, is_made in json.loads(done.stdout):
+        one = subprocess.CompletedProcess(arguments, status, stderr=said)
+        if SHUT[arguments]:
+            assert_error(one, 4 if "--out" in arguments else 2, SHUT[arguments])
+            assert not is_made, arguments
+        else:
+            assert status == 0, (arguments, said)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
 @pytest.mark.parametrize("out", ["gone", "c.txt/out", "/dev/null"])
 def test_an_output_folder_that_is_none(run_program, tmp_path: Path, out: str) -> None:
-    """A dangling link, a name below a file, a device: it says what to choose, not that permissions are missing."""
+    """A broken link, a name below a file, or a device as --out: the advice is another folder, not permissions."""
     (tmp_path / "c.txt").write_text("some words " * 99)
     (tmp_path / "gone").symlink_to("nowhere")
     assert_error(run_program("c.txt", "--out", out), 4, "it is not a folder: choose another one with --out")
@@ -198,7 +218,7 @@ def test_an_output_folder_that_is_none(run_program, tmp_path: Path, out: str) ->
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="it needs ulimit")
 def test_few_open_files(tmp_path: Path) -> None:
-    """The limit is named, and what raises it."""
+    """With too few open files, the limit is named, and what raises it."""
     (tmp_path / "c.txt").write_text("some words " * 99)
     command = f"ulimit -n 6; exec {sys.executable} {ROOT / 'prepare.py'} c.txt --out o"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
@@ -206,7 +226,7 @@ def test_few_open_files(tmp_path: Path) -> None:
 
 
 def test_no_more_threads(run_program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system starts no thread, the limits are named; it was a traceback before the run began."""
+    """If the system starts no thread, the limits are named."""
     (tmp_path / "c.txt").write_text("some words " * 99)
 
     def start(self: threading.Thread) -> None:
@@ -217,7 +237,7 @@ def test_no_more_threads(run_program, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
-    """A folder or file is read where a link leads to it, also in a circle, and not twice where two do."""
+    """A folder or file that links lead to is read once, even if links form a circle."""
     from fineweb_stream.inputs.discover import find_inputs
 
     for path in ("tree/a/1.txt", "other/2.txt"):
@@ -239,7 +259,7 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 def test_what_is_no_file_in_a_folder(kind: str, tmp_path: Path, monkeypatch, caplog) -> None:
-    """A pipe, socket or device in a folder is passed over and named, and never opened; named itself it is refused."""
+    """A pipe, socket or device in a folder is skipped, named and never opened; as an input it is refused."""
     from fineweb_stream.inputs.discover import find_inputs
 
     if os.name == "nt":
@@ -276,7 +296,7 @@ PIPES = {
 @pytest.mark.skipif(not shutil.which("bash") or not os.path.exists("/proc/self/fd"), reason="the words of a shell")
 @pytest.mark.parametrize("name", PIPES)
 def test_what_is_said_of_a_pipe_reads_it(name: str, tmp_path: Path) -> None:
-    """What is no file, typed as the message says, is read as standard input: the same as the file."""
+    """A pipe in place of a file is refused; typed as the message says, it is read like the file."""
     path = write_jsonl(tmp_path / "c.jsonl", GOOD)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
     os.mkfifo(tmp_path / "my pipe")
@@ -296,7 +316,7 @@ def test_what_is_said_of_a_pipe_reads_it(name: str, tmp_path: Path) -> None:
 
 
 def test_names_that_are_too_long(run_program, tmp_path) -> None:
-    """An input or a folder of a name that no file can have: a sentence."""
+    """An input or folder whose name is too long for a file gives a sentence."""
     write_jsonl(tmp_path / "c.jsonl", GOOD)
     assert_error(run_program("x" * 5000), 2, "File name too long")
     assert_error(run_program("c.jsonl", "--out", "x" * 300), 4, "File name too long")
@@ -304,7 +324,7 @@ def test_names_that_are_too_long(run_program, tmp_path) -> None:
 
 
 def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path) -> None:
-    """Words that begin as other formats do are text; and what is asked for as text is that, whatever is in it."""
+    """Text may begin as other formats do; and with --format text, anything is read as text."""
     for i, words in enumerate((b"BZhang wrote ", b"PAR1S is a town ", b"PAR1\nthe first part ")):
         (tmp_path / f"{i}.txt").write_bytes(words * 99)
         assert run_program(f"{i}.txt", "--out", f"out{i}").returncode == 0
@@ -317,7 +337,7 @@ def test_what_looks_foreign_can_be_text(reference, run_program, tmp_path) -> Non
 
 
 def test_damaged_parquet_is_named(run_program, tmp_path) -> None:
-    """Rows that cannot be decoded, whether or not a sample meets them; two columns of one name."""
+    """Rows that cannot be decoded are named, in a sample or not; so are two columns of one name."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
@@ -476,11 +496,8 @@ def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2"])
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
 def test_compressed_files_are_estimated(tmp_path, kind: str, suffix: str) -> None:
-    """By their beginning: about as many tokens as there are, and the size of what is made of them."""
-    import bz2
-    import lzma
-
-    data = b"".join(jsonl({"text": f"Document {i % 997}: " + "some words and more " * (i % 50)}) for i in range(6000))
+    """By their beginning (1 MiB): about as many tokens as there are."""
+    data = b"".join(jsonl({"text": f"Document {i % 997}: " + "some words and more " * (i % 50)}) for i in range(3500))
     if kind == "txt":
         data = data.replace(b'"', b"").replace(b"{", b"")
     pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix]
