@@ -358,10 +358,12 @@ def test_large_row_group_is_read_in_order(tmp_path) -> None:
     assert outputs(tmp_path / "one") == outputs(tmp_path / "many")
 
 
-def test_a_run_of_one_class_is_cut_and_reported(tmp_path, capsys) -> None:
-    """More than a MiB without a place to cut: cut, counted and located; all the rest as ever."""
-    (tmp_path / "c.txt").write_text("some words first " * 100 + "a" * 5_000_000 + " and after")
+def test_a_run_of_one_class_is_cut_and_reported(reference, tmp_path, capsys) -> None:
+    """More than a MiB without a place to cut: cut between characters, counted and located."""
+    text = "some words first " * 100 + "漢" * 1_400_000 + " and after"
+    (tmp_path / "c.txt").write_text(text, encoding="utf-8")
     prepare(tmp_path / "c.txt", tmp_path)
+    assert reference.decode(both_splits(tmp_path)) == text
     record = (tmp_path / "prepare.json").read_text()
     assert '"hard cut": 2' in record
     assert "c.txt, byte" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What is in the folder x what is typed: an exit status, sentences, never a traceback; what is on disk is right."""
+"""Each state of a folder x each command: an exit status, sentences, never a traceback; the files are right."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("typed", TYPED)
 @pytest.mark.parametrize("state", FOLDERS)
 def test_journey(state: str, typed: str, folders: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    """Each cell from the command line and from `prepare()`: the same end, and nothing lost in a refusal."""
+    """Each cell, from the command line and from `prepare()`: the same result, and a refusal loses nothing."""
     inputs = [corpus(tmp_path)]
     write_jsonl(tmp_path / "e.jsonl", [f"One more, {i} {'times ' * (i % 9)}" for i in range(50)])
     words = [word for word in TYPED[typed] if not re.match("-?[ce].jsonl|here|inspect", word)]
@@ -107,23 +107,17 @@ def test_journey(state: str, typed: str, folders: Path, tmp_path: Path, monkeypa
         if status or typed in ("--dry-run", "both", "--verify", "inspect"):
             assert after == before
         elif "--max-tokens" not in words and typed != "--demo":
-            prepare(
-                inputs,
-                tmp_path / f"{how}, expected",
-                quiet=True,
-                **OPTIONS | ({"seed": 5} if "--seed" in words else {}),
-            )
-            assert outputs(out) == outputs(tmp_path / f"{how}, expected")
+            seed = 5 if "--seed" in words else 0
+            expected = folders / " ".join(["expected", *(path.name for path in inputs), str(seed)])
+            if not expected.exists():
+                prepare(inputs, expected, quiet=True, **OPTIONS | {"seed": seed})
+            assert outputs(out) == outputs(expected)
         statuses.append(status)
     assert len(set(statuses)) == 1
     if typed not in ("--verify", "inspect", "--dry-run", "both"):
         refused = REFUSED.get(state, set())
-        is_smaller = typed == "smaller --max-tokens" and state not in (
-            "fresh",
-            "interrupted at 0 tokens",
-            "finished demo",
-        )
-        if typed in refused or is_smaller:
+        is_empty = state in ("fresh", "interrupted at 0 tokens", "finished demo")
+        if typed in refused or (typed == "smaller --max-tokens" and not is_empty):
             assert statuses[0] in (1, 2)
-        elif state in ("fresh", "interrupted at 0 tokens", "finished demo") or typed == "--overwrite":
+        elif is_empty or typed == "--overwrite":
             assert statuses[0] == 0
