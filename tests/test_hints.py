@@ -467,7 +467,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("remote/retry.py", "'check it'"),
         ("inputs/storage.py", "CHANGED"),
         ("remote/hub.py", "hint"),
-        ("remote/hub.py", "'set HF_TOKEN again, or: hf auth login'"),
+        ("remote/hub.py", "f'set HF_TOKEN again, or: {login_command()}'"),
         ("remote/hub.py", "'fetch it, name the local copy'"),
         ("remote/network.py", "'pip install urllib3'"),
         ("remote/retry.py", "hint"),

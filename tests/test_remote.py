@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import random
 import socket
 import ssl
@@ -17,7 +19,7 @@ import urllib3
 
 from fineweb_stream.remote import hub as hub_room
 from fineweb_stream.remote import network, retry
-from fineweb_stream.remote.hub import is_remote
+from fineweb_stream.remote.hub import is_remote, login_command
 from fineweb_stream.remote.network import Fetcher, Network, RemoteFile, RemoteReader, Timeouts
 from fineweb_stream.support.cancel import NEVER, Cancel
 from fineweb_stream.support.errors import Cancelled, InputError, PrepareError, RemoteError
@@ -430,8 +432,8 @@ def test_patience_is_for_each_byte(hub: HubServer, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("fault", "hint"),
     [
-        (NO_TOKEN, "hf auth login, or set HF_TOKEN"),
-        (BAD_TOKEN, "hf auth login, or set HF_TOKEN"),
+        (NO_TOKEN, f"{login_command()}, or set HF_TOKEN"),
+        (BAD_TOKEN, f"{login_command()}, or set HF_TOKEN"),
         (GATED, "accept its terms at https://huggingface.co/datasets/owner/name"),
         (ENTRY_NOT_FOUND, "check the name"),
         (Fault(410), "does not serve it"),
@@ -448,6 +450,18 @@ def test_refusals(hub: HubServer, waits: Waits, fault: Fault, hint: str) -> None
             action()
         assert hint in caught.value.hint and caught.value.exit_status == 2
     assert not waits and time.monotonic() - start < 5
+
+
+def test_how_to_log_in(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is one that the installed huggingface_hub has; without it no token is sent, so it comes first."""
+    scripts = importlib.metadata.distribution("huggingface_hub").entry_points.select(group="console_scripts")
+    assert login_command().split()[0] in scripts.names
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "huggingface" in name else find(name))
+    hub.faults = [NO_TOKEN]
+    with pytest.raises(InputError) as caught:
+        list_remote(f"{hub.url}/datasets/owner/name/resolve/main/data/a.parquet")
+    assert "log in: pip install huggingface_hub, then hf auth login, or set HF_TOKEN" in caught.value.hint
 
 
 def test_refusals_of_web_servers(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream import estimate, iter_ids, prepare
+from fineweb_stream.remote.hub import login_command
 from fineweb_stream.remote.network import Fetcher, Timeouts
 from fineweb_stream.support.errors import InputError, Interrupted, PrepareError
 
@@ -182,7 +183,7 @@ def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path
     ("name", "fault", "hint"),
     [
         ("hf://datasets/o/n/absent", None, "no such file"),
-        ("hf://datasets/o/none", None, "check the name; log in: hf auth login"),
+        ("hf://datasets/o/none", None, f"check the name; log in: {login_command()}, or set HF_TOKEN"),
         (NAME, NO_TOKEN, "set HF_TOKEN"),
         ("http://HOST/files/absent.txt", None, "check the name"),
     ],

@@ -13,6 +13,7 @@ and files on the Hub outside datasets.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -207,8 +208,17 @@ def token_header(url: str) -> dict[str, str]:
         return {}
     token = get_token()
     if token and not re.fullmatch("[!-~]+", token):  # the HTTP client would show it in its error
-        raise InputError("the Hub's token has characters that no token has", "set HF_TOKEN again, or: hf auth login")
+        raise InputError(
+            "the Hub's token has characters that no token has", f"set HF_TOKEN again, or: {login_command()}"
+        )
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def login_command() -> str:
+    """Return what logs in to the Hub: its package, which also reads HF_TOKEN, has the command `hf` since 0.34."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        return "pip install huggingface_hub, then hf auth login"
+    return "hf auth login" if importlib.util.find_spec("huggingface_hub.cli") else "huggingface-cli login"
 
 
 def address_of(url: str) -> str:

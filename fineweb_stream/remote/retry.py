@@ -24,7 +24,7 @@ from ..support.cancel import Cancel
 from ..support.errors import InputError, RemoteError
 from ..support.log import log
 from ..support.redact import shown
-from .hub import is_hub
+from .hub import is_hub, login_command
 
 if TYPE_CHECKING:
     from .web import Web
@@ -218,8 +218,8 @@ def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
     }
     hint = hints.get(answer.status, "the server does not serve it")
     if answer.status in (401, 403) and is_hub(answer.url or "") and repo:
-        hint = "check the name; log in: hf auth login, or set HF_TOKEN; for a gated dataset accept its terms at "
-        hint += f"https://huggingface.co/datasets/{repo[1]}"
+        hint = f"check the name; log in: {login_command()}, or set HF_TOKEN; for a gated dataset accept its terms at"
+        hint += f" https://huggingface.co/datasets/{repo[1]}"
     elif answer.status == 403 and "?" in url:
         hint = "if its signature has expired: the same command with the new address continues"
     return InputError(message, hint)
