@@ -27,6 +27,8 @@ import pytest
 
 from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.discover import default_names, find_inputs
+from fineweb_stream.inputs.foreign import find_foreign
+from fineweb_stream.inputs.refusal import refuse
 from fineweb_stream.support.errors import InputError
 
 from .helpers import document_ids, outputs, write_jsonl, write_parquet
@@ -303,6 +305,28 @@ def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
     assert command and subprocess.run(command[0], shell=True, timeout=60).returncode == 0
     (folder / "a.txt").rename(tmp_path / "a.txt")
     assert len(find_inputs([str(folder)])) == 2
+
+
+def test_in_a_folder_of_its_own_kind(tmp_path: Path) -> None:
+    """Its command makes a file that is read beside it; --format, which does not choose files, is not advised."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.csv").write_bytes(table(","))
+    with pytest.raises(InputError, match=r"a table \(CSV\)") as caught:
+        find_inputs([str(tmp_path / "d")])
+    assert "--format" not in caught.value.hint
+    assert subprocess.run(caught.value.hint.partition("NAME): ")[2], shell=True, timeout=60).returncode == 0
+    [made] = find_inputs([str(tmp_path / "d")])
+    assert made.path.endswith("a.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["lfs", "html"])
+@pytest.mark.parametrize("view", ["raw", "blob"])
+def test_another_view_of_a_file_on_the_hub(kind: str, view: str) -> None:
+    """The page that a browser shows, and the pointer in Git: the address of the file itself is advised."""
+    found = find_foreign(FOREIGN[kind][1]())
+    assert found
+    error = refuse(f"https://huggingface.co/datasets/a/b/{view}/main/c.txt", found)
+    assert error.hint.startswith("if it is a file on the Hub: https://huggingface.co/datasets/a/b/resolve/main/c.txt")
 
 
 @pytest.mark.parametrize("options", [{}, {"separator": "\n\n"}])

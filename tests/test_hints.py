@@ -432,6 +432,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),
+        ("inputs/discover.py", "how"),
     ],
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [
         ("pipeline/plan.py", "name less text with --val"),
@@ -442,8 +443,6 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/verify.py", "'the command that began it continues it'"),
     ],
     "The hint of another place, with the file and the record.": [
-        ("pipeline/samples.py", "error.hint"),
-        ("pipeline/worker.py", "cause.hint"),
         ("pipeline/worker.py", "error.hint"),
     ],
     "A server has to answer so: test_remote, test_remote_runs, test_hub_server, test_connections.": [

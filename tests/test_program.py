@@ -140,6 +140,33 @@ def test_defaults_beside_the_script(tmp_path, monkeypatch) -> None:
         assert default_names(Path()) == expected
 
 
+BESIDE: dict[str, tuple[dict[str, str], list[str], str]] = {
+    "splits": ({"train.txt": "a", "val.txt": "b"}, ["train.txt", "val.txt"], "files of several splits are read"),
+    "a table": ({"corpus.csv": "id,text\n1,one\n2,two\n", "Makefile": "all:\n"}, [], "not read: corpus.csv beside"),
+    "metadata": (
+        {"a.json": '{"text": "a"}\n', "b.jsonl": "", "c.json": "{\n}"},
+        ["a.json", "b.jsonl"],
+        "not read: c.json",
+    ),
+    "a broken link": ({"input.txt": "", "a.txt": "a"}, ["input.txt"], "not read: a.txt"),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_what_is_passed_over_beside_the_script(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said, also before tens of GB are fetched instead; what cannot be read is named, not passed over."""
+    from fineweb_stream.inputs.discover import DEFAULT_CORPUS, default_names
+
+    files, expected, said = BESIDE[kind]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    if kind == "a broken link":
+        (tmp_path / "input.txt").unlink()
+        (tmp_path / "input.txt").symlink_to("gone.txt")
+    assert default_names(tmp_path) == ([str(tmp_path / name) for name in expected] or [DEFAULT_CORPUS])
+    assert said in caplog.text and "Makefile" not in caplog.text
+
+
 def test_a_pipe_that_is_not_named(tmp_path) -> None:
     """What is piped in is read; beside a corpus it is not clear which is meant, and an empty pipe is none."""
     program = copy_program(tmp_path)

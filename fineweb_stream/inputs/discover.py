@@ -24,7 +24,7 @@ from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import is_web, quoted, shown
-from .foreign import HEAD_BYTES
+from .foreign import HEAD_BYTES, find_foreign
 from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .refusal import STDIN_NAME
@@ -137,7 +137,8 @@ def _no_usable(folder: Path, others: list[Path]) -> InputError:
         try:
             _describe(path, True, None)
         except InputError as error:
-            refusals.append(error)
+            how, _, _ = error.hint.partition("; or read it")  # a folder's files are chosen by their names
+            refusals.append(InputError(error.message, how))
         else:
             return plain
     return refusals[0] if refusals else plain
@@ -153,17 +154,30 @@ def default_names(folder: Path) -> list[str]:
     Of the files that a folder argument would take, it returns the first of these groups that is not empty:
     `train_fineweb.txt`, `input.txt`, parquet, JSON Lines, text.
     """
-    files = [path for path in sorted(folder.iterdir(), key=natural_key) if path.is_file() and is_usable(path.name)]
+    paths = [path for path in sorted(folder.iterdir(), key=natural_key) if path.is_file() or not path.exists()]
+    files, no_lines = without_metadata([path for path in paths if is_usable(path.name)])
     groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
     groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]
     chosen = next((group for group in groups if group), [])
-    if others := [path for path in files if path not in chosen]:
+    others = no_lines + [path for path in files if path not in chosen]
+    if not chosen:
+        others += [path for path in paths if not is_own(path.name) and _can_be_converted(path)]
+    if others:
         log.warning("note: not read: %s beside the script; name what you want", name_some(others))
+    note_splits(folder, chosen)
     return [str(path) for path in chosen] or [DEFAULT_CORPUS]
 
 
 def _format_of(path: Path) -> str:
     return FORMAT_OF_SUFFIX[suffixes(path)[1]]
+
+
+def _can_be_converted(path: Path) -> bool:
+    """Tell whether a file is an archive or a table, for example, of which a command makes text."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        found = find_foreign(file.read(HEAD_BYTES), path.suffix.lower())
+        return found is not None and bool(found.command)
+    return False
 
 
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:

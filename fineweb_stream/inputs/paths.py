@@ -72,7 +72,7 @@ def each_once(paths: Iterable[Path]) -> list[Path]:
 
 def without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others."""
-    plain = [path for path in paths if path.suffix.lower() == ".json"]
+    plain = [path for path in paths if path.suffix.lower() == ".json" and path.exists()]
     if len(plain) == len(paths):
         return paths, []
     no_lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,8 @@ def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
         hint = f"{found.promise}: {_render(name, found, compression)}"
     if found.is_text:
         hint += "; or read it as it is: --format text"
+    if (whole := re.sub("/(raw|blob)/", "/resolve/", name)) != name and "://" in name:
+        hint = f"if it is a file on the Hub: {quoted(whole)}"
     packed = " (compressed)" if compression else ""
     return InputError(f"{name}: {found.kind}{packed}, not text", hint)
 
