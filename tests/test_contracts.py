@@ -84,9 +84,9 @@ def test_plain_text_corpus_is_exact(reference, corpus, engine: str, workers: int
 
 @pytest.mark.slow
 def test_parquet_corpus_is_exact(reference, corpus, tmp_path) -> None:
-    """C1 and C2 on 10 MB of English in three row groups: as documents, and as one text of ten blocks."""
+    """C1 and C2 on 7 MB of English in two row groups: as documents, and as one text of seven blocks."""
     pq = pytest.importorskip("pyarrow.parquet")
-    table = pq.ParquetFile(corpus("english_48mb.parquet")).read_row_groups(range(3))
+    table = pq.ParquetFile(corpus("english_48mb.parquet")).read_row_groups([0, 7])
     pq.write_table(table, tmp_path / "c.parquet", row_group_size=1000, compression="zstd")
     docs = table["text"].to_pylist()
     expected = document_ids(reference, docs)

@@ -58,7 +58,9 @@ def test_who_hears_what(name: str, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "c.jsonl", ["some words"] * 50)
     code = f"""
 import logging
+from functools import partial
 from fineweb_stream import iter_ids, prepare
+prepare, iter_ids = partial(prepare, engine="tiktoken"), partial(iter_ids, engine="tiktoken")
 path, out = {str(path)!r}, {str(tmp_path / "out")!r}
 {configure}
 before = logging.getLogger("fineweb_stream").level, len(logging.getLogger("fineweb_stream").handlers)

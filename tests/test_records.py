@@ -114,7 +114,7 @@ def test_mutated_records(kind: str, tmp_path: Path) -> None:
     content, state = json.loads((kept / "prepare.json").read_bytes()), None
     if kind == "interrupted":
         content, state = json.loads((kept / "prepare.manifest.json").read_bytes()), content
-    for number in range(420):
+    for number in range(350):
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(kept, out)
         for _ in range(rng.randint(1, 3)):

@@ -364,7 +364,8 @@ def test_killed_at_every_change(
     names = inspect.signature(prepare).parameters.keys() & settings.keys() - {"eot_id"}  # the tokenizer's
     options = {name: settings[name] for name in names} | {"engine": "tiktoken", "workers": 1, "quiet": True}
     n_failed, positions = 0, set()
-    for n in itertools.count(1, 5 if failure is Dying else 3):  # a commit is three changes: each of them in its turn
+    # Dying counts each change, of which a commit has three: in steps of seven each of these has its turn.
+    for n in itertools.count(1 + 3 * settings["keep_shards"], 7 if failure is Dying else 3):
         out, failing = tmp_path / str(n), failure(n)
         shutil.copytree(waiting / "waiting", out)
         with pytest.MonkeyPatch.context() as patch, limited(*SMALL_LIMITS[limits]):

@@ -64,9 +64,11 @@ def test_equals_the_merged_array(n_shards: int, data: st.DataObject) -> None:
         for key in data.draw(st.lists(keys(len(ids)), min_size=1, max_size=20)):
             expected = ids[np.array(key, np.intp) if key == [] else key] if isinstance(key, list) else ids[key]
             np.testing.assert_array_equal(tokens[key], expected, strict=True)
+        files = {path: np.fromfile(path, "<u2") for path in {tokens.locate(place)[0] for place in range(len(ids))}}
+        assert len(files) == n_shards
         for place in range(len(ids)):
             path, place_in_file = tokens.locate(place)
-            assert np.fromfile(path, "<u2")[place_in_file] == ids[place]
+            assert files[path][place_in_file] == ids[place]
 
 
 @pytest.mark.parametrize("lengths", [[7], [1, 3, 2, 1]])
