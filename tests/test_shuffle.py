@@ -364,8 +364,9 @@ def test_killed_at_every_change(
     names = inspect.signature(prepare).parameters.keys() & settings.keys() - {"eot_id"}  # the tokenizer's
     options = {name: settings[name] for name in names} | {"engine": "tiktoken", "workers": 1, "quiet": True}
     n_failed, positions = 0, set()
-    # Dying counts each change, of which a commit has three: in steps of seven each of these has its turn.
-    for n in itertools.count(1 + 3 * settings["keep_shards"], 7 if failure is Dying else 3):
+    # The longest have the longest steps. A commit is three changes: in steps of 5 or 7 each of these has its turn.
+    step = {"three buckets": 7, "ranges, no buckets": 5}.get(limits, 3) if failure is Dying else 3
+    for n in itertools.count(1 + settings["keep_shards"], step):
         out, failing = tmp_path / str(n), failure(n)
         shutil.copytree(waiting / "waiting", out)
         with pytest.MonkeyPatch.context() as patch, limited(*SMALL_LIMITS[limits]):
