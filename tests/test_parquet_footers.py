@@ -14,7 +14,7 @@ from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.blocks import ReadOptions
 from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.inputs.parquet import Parquet
-from fineweb_stream.support.errors import InputError
+from fineweb_stream.support.errors import InputError, PrepareError
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 TEXTS = [f"{i} " + "a long text that comes again and again " * 200 for i in range(5)]
@@ -149,6 +149,33 @@ def test_footers_without_an_optional_field(tmp_path: Path, writer: str) -> None:
         assert np.array_equal(found, expected), left_out
         assert 0.8 < n_bytes / sum(map(len, texts)) < 1.25, left_out
     assert n_same > 3
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_footers_with_a_damaged_field(tmp_path: Path, writer: str) -> None:
+    """Each number negative and each name no UTF-8, one kind at a time: the file is read, or an error names it."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, n_named = tmp_path / "c.parquet", 0
+    table = pa.table({"text": TEXTS * 4, "n": range(20)})
+    pq.write_table(table, path, row_group_size=5, store_schema=False, **WRITERS[writer])
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    body, footer = data[: -8 - size], data[-8 - size : -8]
+    places = {place for _, _, place in fields_of(STRUCT, Compact(footer).value(STRUCT))}
+    for damaged in sorted(places - {(2, 3)}):  # at a column's repetition pyarrow ends the process: it throws in C++
+        tree = Compact(footer).value(STRUCT)
+        for struct, i, place in fields_of(STRUCT, tree):
+            kind, value = struct[i][1:]
+            if place == damaged and kind in (I16, I32, I64, BINARY):
+                struct[i][2] = b"\xff" * len(value) if kind == BINARY else 9  # the zigzag varint of -5
+        changed = compact(STRUCT, tree)
+        path.write_bytes(body + changed + len(changed).to_bytes(4, "little") + b"PAR1")
+        try:
+            list(iter_ids(path, engine="tiktoken"))
+        except PrepareError as error:
+            n_named += 1
+            assert "c.parquet" in error.message, damaged
+    assert n_named > 5
 
 
 def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:

@@ -431,7 +431,7 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
             metadata = _open(file).metadata
             file.seek(input.size - 8)
             is_signed = int.from_bytes(file.read(4), "little") == metadata.serialized_size + SIGNATURE_BYTES
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last, of a name of a column
             reason = str(error).partition("\n")[0]
             if getattr(error, "errno", None):  # an error of the disk, not of the file's content
                 raise InputError(f"{input.shown}: {reason}", "check the disk, and run the command again") from None

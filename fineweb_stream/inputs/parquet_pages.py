@@ -56,7 +56,7 @@ class Pages(NamedTuple):
 def iter_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
     """Yield the pages of a column chunk in order, the dictionary first, up to a header that cannot be parsed."""
     start, stop = byte_range(chunk)
-    while start < stop:
+    while 0 <= start < stop:
         file.seek(start)
         page = parse_page(file.read(min(_HEADER_BYTES, stop - start)))
         if not page.n_file_bytes:
