@@ -22,6 +22,7 @@ import pytest
 import tiktoken
 
 from fineweb_stream import cli
+from fineweb_stream.pipeline import samples
 from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
 
 # Timing is no test's business here: the machine may be busy.
@@ -58,6 +59,7 @@ ssl.create_default_context = kept_context
 
 ROOT = Path(__file__).parents[1]
 CORPORA = ROOT.parent / "shared" / "corpora"
+ESTIMATE = samples.sample
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -95,6 +97,18 @@ def disk_path() -> Iterator[Path]:
 def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pytest's log handlers are no script's: `prepare()` prints here as it does where nothing is configured."""
     monkeypatch.setattr("fineweb_stream.api.has_listener", lambda: False)
+
+
+@pytest.fixture
+def no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs do not estimate how many tokens there will be: it is a quarter of a small run, and changes no output."""
+    monkeypatch.setattr(samples, "sample", lambda *args: None)
+
+
+@pytest.fixture
+def with_estimate(no_estimate: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs estimate nevertheless: for some of the tests of a module that has `no_estimate`."""
+    monkeypatch.setattr(samples, "sample", ESTIMATE)
 
 
 @pytest.fixture(params=["tiktoken", "gigatoken"])

@@ -27,6 +27,8 @@ from fineweb_stream.support.errors import DiskError
 from .conftest import ROOT
 from .helpers import System, in_blocks, write_jsonl
 
+pytestmark = pytest.mark.usefixtures("no_estimate")
+
 DISK_BYTES = 4 << 20
 
 

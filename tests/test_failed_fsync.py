@@ -15,6 +15,8 @@ from fineweb_stream.pipeline import run
 
 from .helpers import System, outputs, prepare_in_blocks, write_jsonl
 
+pytestmark = pytest.mark.usefixtures("no_estimate")
+
 DOCS = [f"Document {i}: " + f"some words of number {i} " * 20 for i in range(300)]
 OPTIONS: dict[str, Any] = {"shard_tokens": 20_000, "engine": "tiktoken", "workers": 1, "val_ratio": 0.2}
 

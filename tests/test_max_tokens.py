@@ -21,6 +21,8 @@ from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 from .helpers import outputs, prepare_in_blocks, read_ids, write_jsonl
 from .test_resume import OPTIONS, prepare_some
 
+pytestmark = pytest.mark.usefixtures("no_estimate")
+
 DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(900)]
 
 
@@ -57,6 +59,7 @@ def test_the_same_limit_is_done(tmp_path, capsys) -> None:
     assert outputs(tmp_path) == made
 
 
+@pytest.mark.usefixtures("with_estimate")
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_a_smaller_limit_takes_nothing_away(tmp_path, is_finished: bool) -> None:
     """Where more is there than is asked for, the run refuses and leaves it; --overwrite starts over."""
@@ -103,6 +106,7 @@ def test_exit_is_clean(run_process, tmp_path) -> None:
         assert f"train.bin: {5000 + i:,} tokens" in done.stdout
 
 
+@pytest.mark.usefixtures("with_estimate")
 def test_the_plan_is_for_what_will_be_read(tmp_path, monkeypatch, capsys) -> None:
     """A corpus far larger than the disk is no reason to refuse a part of it; the estimate is of that part."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS * 30)
@@ -276,6 +280,7 @@ def test_blank_documents_come_first(tmp_path: Path) -> None:
     assert prepare(path, tmp_path / "out", max_tokens=200, quiet=True).train_tokens == 200
 
 
+@pytest.mark.usefixtures("with_estimate")
 @pytest.mark.parametrize(
     "options", [{"val_ratio": 0.3}, {"val_tokens": 500}, {"val_ratio": 0.3, "eot": "both"}], ids=str
 )

@@ -27,6 +27,8 @@ from fineweb_stream.tokenizer import encoder
 from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
 from .test_contracts import FORMATS, write_documents
 
+pytestmark = pytest.mark.usefixtures("no_estimate")
+
 DOCS = [f"Document {i}: it's {'very ' * (i % 17)}short, 漢字 and all." for i in range(400)]
 OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken"}
 ARGUMENTS = ("--shard-tokens", "1500", "--engine", "tiktoken")
@@ -125,6 +127,7 @@ OVERWRITTEN_BY: dict[str, tuple[bytes, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.usefixtures("with_estimate")
 @pytest.mark.parametrize("kind", OVERWRITTEN_BY)
 def test_overwrite_by_what_cannot_be_made(kind: str, corpus_path: Path, tmp_path: Path) -> None:
     """A finished result is deleted only when the new one can be begun: a mistyped name costs nothing."""
@@ -228,6 +231,7 @@ def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
         prepare(paths[-1], tmp_path / "out", quiet=True)
 
 
+@pytest.mark.usefixtures("with_estimate")
 def test_dry_run_says_what_is_in_the_way(tmp_path: Path, capsys) -> None:
     """As a run would, and goes on to the estimate; it touches nothing."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS[:200])

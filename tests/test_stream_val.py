@@ -1,4 +1,4 @@
-"""Where val ends in a stream (compressed or piped plain text) is decided once: stops and block sizes do not move it."""
+"""In a stream (compressed or piped plain text) neither stops nor block sizes move the end of val."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from fineweb_stream.tokenizer.gpt2 import EOT_ID
 from .helpers import outputs, prepare_in_blocks, read_ids, split_at_eot
 from .test_resume import prepare_some
 
+pytestmark = pytest.mark.usefixtures("no_estimate")
+
 TEXT = "".join(f"Line {i} has some words, naïve ones, 漢字 and all{'.' * (i % 5)}\n" for i in range(120)).encode()
 OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken", "workers": 1}
 VALS: tuple[dict[str, Any], ...] = ({"val_ratio": 0.001}, {"val_ratio": 0.3}, {"val_ratio": 0.97}, {"val_tokens": 700})
@@ -26,12 +28,13 @@ VALS: tuple[dict[str, Any], ...] = ({"val_ratio": 0.001}, {"val_ratio": 0.3}, {"
 
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Put the text into standard input anew."""
+    """A function that puts the text into standard input again."""
 
     def pipe() -> None:
         standard_input._HEAD.clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
 
+    monkeypatch.setattr(standard_input, "TICK_SECONDS", 0.001)  # each read at the end waits so long
     yield pipe
     standard_input._HEAD.clear()
 
@@ -39,7 +42,7 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize("val", VALS, ids=str)
 @pytest.mark.parametrize("kind", ["gz", "pipe"])
 def test_a_stop_anywhere(kind: str, val: dict[str, Any], tmp_path: Path, piped: Any) -> None:
-    """Stopped after any number of blocks and continued with blocks of another size: the bytes of the plain file."""
+    """A run that stops anywhere and continues with blocks of another size gives the bytes of the plain file."""
     (tmp_path / "c.txt").write_bytes(TEXT)
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(TEXT))
     source = tmp_path / "c.txt.gz" if kind == "gz" else "-"

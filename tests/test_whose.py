@@ -20,7 +20,10 @@ from fineweb_stream.support.errors import Interrupted, PrepareError
 
 from .helpers import outputs, prepare_in_blocks, write_jsonl
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and pipes")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="links and pipes"),
+    pytest.mark.usefixtures("no_estimate"),
+]
 
 DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(300)]
 OPTIONS: dict[str, Any] = {"shard_tokens": 500, "engine": "tiktoken", "workers": 1, "skip_bad": True}
