@@ -1,4 +1,4 @@
-"""What is read as one buffer is what is read document by document."""
+"""Documents that are read as one buffer equal those that are read one by one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ WRONG_LINES = [
 
 
 def by_the_standard_library(lines: list[bytes]) -> list[str] | None:
-    """What `json.loads` finds in each line, None where one cannot be used."""
+    """The text that `json.loads` finds in each line, None for a line that cannot be used."""
     found = []
     for line in lines:
         if line.strip():
@@ -97,7 +97,7 @@ def read(data: bytes) -> list[str] | None:
 
 @pytest.fixture(params=["arrow", "line by line", "standard library"])
 def parser(request, monkeypatch) -> None:
-    """Each way in which lines are parsed."""
+    """Yield each of the parsers."""
     if request.param == "arrow":
         pytest.importorskip("pyarrow")
         monkeypatch.setattr(arrow_lines, "MIN_BYTES", 0)
@@ -111,7 +111,7 @@ def parser(request, monkeypatch) -> None:
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("end", [True, False])
 def test_hard_lines_are_what_json_says(parser, newline: bytes, end: bool) -> None:
-    """Every parser reads each line, alone and between others, as `json.loads` does, or refuses what it refuses."""
+    """Every parser reads each line, alone and among others, as `json.loads` does, or refuses it as that does."""
     for hard in [*HARD_LINES, *WRONG_LINES]:
         line = hard.encode("utf-8", "surrogateescape")
         for lines in ([line], [b'{"text": "before"}', line, b'{"n": 1, "text": "after"}'], [line, line]):
@@ -122,7 +122,7 @@ def test_hard_lines_are_what_json_says(parser, newline: bytes, end: bool) -> Non
     rows=st.lists(objects, max_size=6), is_ascii=st.booleans(), spoil=st.integers(0, 400), with_=st.binary(max_size=2)
 )
 def test_any_lines_are_what_json_says(rows: list, is_ascii: bool, spoil: int, with_: bytes) -> None:
-    """Lines as any writer makes them, and the same with a few bytes spoiled: as `json.loads` has it."""
+    """Lines as any writer makes them, and the same with a few wrong bytes, are read as by `json.loads`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow_lines, "MIN_BYTES", 0)
         patch.setattr(arrow_lines, "_is_worth_it", arrow_lines.has_arrow)
@@ -132,7 +132,7 @@ def test_any_lines_are_what_json_says(rows: list, is_ascii: bool, spoil: int, wi
 
 
 def test_arrow_reads_the_lines_that_most_files_have(monkeypatch) -> None:
-    """What is plain does not go the slow way: unknown fields of any kind, escapes, a missing last newline."""
+    """Plain lines take the fast path, even with other fields, escapes or without a last newline."""
     pytest.importorskip("pyarrow")
     monkeypatch.setattr(arrow_lines, "_is_worth_it", lambda: True)
     lines = b"\n".join(
@@ -144,7 +144,7 @@ def test_arrow_reads_the_lines_that_most_files_have(monkeypatch) -> None:
 
 
 def test_where_lines_are_bad_is_the_same_for_all(parser) -> None:
-    """The record and the byte of the first bad line, and of what is skipped or replaced."""
+    """The first bad line is named by record and byte, and so is what is skipped or replaced."""
     data = b'{"text":"one"}\n\n{"text":2}\n{"text":"caf\xe9"}\nno\n{"text":"six"}\n'
     with pytest.raises(RecordError) as caught:
         read_lines(data, 100, ReadOptions())
@@ -160,7 +160,7 @@ def test_where_lines_are_bad_is_the_same_for_all(parser) -> None:
 
 @given(data=st.one_of(st.binary(max_size=12), st.lists(st.sampled_from("aé漢👍\udcc3\udca9\udced\udca0"), max_size=9)))
 def test_utf8_is_told_from_the_rest(data: bytes | list[str]) -> None:
-    """The check says what `bytes.decode` says."""
+    """The check of UTF-8 agrees with `bytes.decode`."""
     data = data if isinstance(data, bytes) else "".join(data).encode("utf-8", "surrogateescape")
     try:
         data.decode()
@@ -172,7 +172,7 @@ def test_utf8_is_told_from_the_rest(data: bytes | list[str]) -> None:
 
 @given(documents=st.lists(texts, max_size=9), skipped=st.integers(0, 9))
 def test_documents_are_joined_alike(documents: list[str], skipped: int) -> None:
-    """By Arrow and without it, from a part of a buffer as well: each document, and a separator after it."""
+    """With Arrow and without it, from a part of a buffer too: each document, with a separator after it."""
     data, ends = join_texts(documents)
     start = int(ends[skipped - 1]) if 0 < skipped <= len(ends) else 0
     part, part_ends = memoryview(data)[start:], ends[ends > start] - start
@@ -188,7 +188,7 @@ def test_documents_are_joined_alike(documents: list[str], skipped: int) -> None:
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "dictionary", "string_view"])
 def test_any_column_of_text_is_the_same_batch(kind: str) -> None:
-    """Arrays in pieces, slices of one, offsets of 32 and 64 bits, dictionaries, views, none at all."""
+    """Chunked arrays, slices, offsets of 32 and 64 bits, dictionaries, views and empty arrays give the same texts."""
     pa = pytest.importorskip("pyarrow")
     from fineweb_stream.inputs.column import read_column
 

@@ -1,4 +1,4 @@
-"""The pages in docs/ say what is so: the API page is made from the docstrings, and every link leads somewhere."""
+"""The pages in docs/ are true: the API page is made from the docstrings, and every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 
 def test_the_api_page_is_complete() -> None:
-    """Each public name stands on the page as its docstring has it; the page is made by the command that it names."""
+    """Each public name is on the page with its docstring; the command on the page makes it."""
     if sys.version_info[:2] != (3, 11):
         pytest.skip("signatures are written a little differently in other versions")
     assert API_PAGE.read_text(encoding="utf-8") == render_api()
@@ -28,21 +28,21 @@ def test_the_api_page_is_complete() -> None:
 
 @pytest.mark.parametrize("name", fineweb_stream.__all__)
 def test_every_public_name_has_a_docstring(name: str) -> None:
-    """A public name says what it is."""
+    """Each public name has a docstring."""
     thing = getattr(fineweb_stream, name)
     assert isinstance(thing, str) or inspect.getdoc(thing)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Each relative link of a page is a file of the checkout."""
+    """Each relative link of a page leads to a file of the checkout."""
     links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
 
 
 def test_files_that_are_named_exist() -> None:
-    """Each module and test that the page on the architecture names is there."""
+    """Each module and test that the page on the architecture names exists."""
     page = ROOT / "docs" / "architecture.md"
     names = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page.read_text(encoding="utf-8"))
     missing = [n for n in names if not any((ROOT / place / n).exists() for place in ("", "fineweb_stream", "tests"))]

@@ -1,4 +1,4 @@
-"""`--index`: the places of end-of-text in every file, as datatrove's reader takes them, and documents as views."""
+"""`--index`: the positions of end-of-text in every file, as datatrove's reader needs them; documents as views."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .test_resume import DOCS, prepare_some
 
 
 def places(path: Path) -> list[int]:
-    """Where end-of-text ids stand in a file, counted from 1."""
+    """The positions of end-of-text ids in a file, counted from 1."""
     return [place + 1 for place, i in enumerate(open_tokens(path).tolist()) if i == EOT_ID]
 
 
@@ -70,7 +70,7 @@ def test_datatrove_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["documents", "text"])
 def test_each_file_has_its_ends(kind: str, layout: str, keep_shards: bool, tmp_path: Path) -> None:
-    """In every layout and split, shards kept or not, after an interruption: the places of 50256, and nothing else."""
+    """In every layout and split, with or without shards, after an interruption too: the positions of 50256 alone."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS) if kind == "documents" else tmp_path / "c.txt"
     if kind == "text":
         path.write_text("\n".join(DOCS), encoding="utf-8")
@@ -97,7 +97,7 @@ def test_each_file_has_its_ends(kind: str, layout: str, keep_shards: bool, tmp_p
     data=st.data(),
 )
 def test_documents_over_shards(ids: list[int], cuts: set[int], data: st.DataObject) -> None:
-    """However shards cut them, documents are those of the whole; ends in a window are those of its ids."""
+    """Documents are those of the whole, however shards cut them; the ends in a window are those of its ids."""
     with tempfile.TemporaryDirectory() as folder:
         bounds = [0, *sorted(cut for cut in cuts if cut < len(ids)), len(ids)]
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -140,7 +140,7 @@ CHANGED = {
 def test_an_index_of_another_file_is_refused(
     ids: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that changed since is noticed, and the command that is named makes the index anew."""
+    """A file that has changed is noticed, and the command in the message makes its index again."""
     path = tmp_path / "train.bin"
     np.array([1, 2, EOT_ID, 3, 4, EOT_ID], "<u2").tofile(path)
     write_index(path)
@@ -156,7 +156,7 @@ def test_an_index_of_another_file_is_refused(
 
 
 def test_what_is_missing_cut_or_foreign(tmp_path: Path) -> None:
-    """No index, a part of one, and a user's file of that name: each a sentence; the user's file stays."""
+    """No index, a part of one, or a user's file with its name is an error each; the user's file stays."""
     path = tmp_path / "val.bin"
     np.array([1, EOT_ID] * 9, "<u2").tofile(path)
     with pytest.raises(InputError, match=r"val.bin.index: no such file\n  make it: python -m fineweb_stream index "):
@@ -173,7 +173,7 @@ def test_what_is_missing_cut_or_foreign(tmp_path: Path) -> None:
 
 
 def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--index works with the run, on what is done already, and after more tokens; without it an old index is named."""
+    """--index works during a run, on a finished one, and after more tokens; without it, an old index is named."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     command = [str(path), "--out", str(out), "--engine", "tiktoken"]
     assert cli.main([*command, "--max-tokens", "3000"]) == 0
@@ -191,7 +191,7 @@ def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "llmc-fineweb"])
 @pytest.mark.parametrize("kind", ["own", "notes", "of another file"])
 def test_an_index_goes_with_its_file(kind: str, layout: str, tmp_path: Path) -> None:
-    """--overwrite deletes the indexes of what it deletes; one of another file, or what is none, stays as it is."""
+    """--overwrite deletes the indexes of the files that it deletes; any other file of such a name stays."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options: dict[str, Any] = {"engine": "tiktoken", "quiet": True, "layout": layout, "val_ratio": 0.2}
     prepare(path, out, shard_tokens=3000, index=True, **options)
@@ -229,7 +229,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_no_file_of_ids_gets_no_index(tmp_path: Path) -> None:
-    """As for inspect and decode: an id that the tokenizer has not is named, and nothing is written."""
+    """An id that the tokenizer does not have is named, as by inspect and decode, and nothing is written."""
     (tmp_path / "odd.bin").write_bytes(b"\x01\x00\xff\xff")
     with pytest.raises(InputError, match=r"odd\.bin, token 1 \(byte 2\): id 65535"):
         write_index(tmp_path / "odd.bin")

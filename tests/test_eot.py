@@ -1,4 +1,4 @@
-"""`--eot`: the same ids, with end-of-text on the side that a trainer's own script has it."""
+"""`--eot`: the same ids, with end-of-text on the side where a trainer's own script puts it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_eot(reference: tiktoken.Encoding, documents: list[str], eot: str) -> li
 
 @pytest.mark.parametrize("eot", SIDES)
 def test_documents_have_it_on_that_side(eot: str, reference: tiktoken.Encoding, tmp_path: Path) -> None:
-    """For any block size, blank documents included: the documents' ids, each with end-of-text there."""
+    """For any block size, and blank documents too: each document's ids, with end-of-text on that side."""
     docs = [*DOCS[:60], "", "x", "", *DOCS[60:90]]
     path = write_jsonl(tmp_path / "c.jsonl", docs)
     options: dict[str, Any] = {"val_tokens": 1000, "shard_tokens": 1500, "engine": "tiktoken"}
@@ -44,7 +44,7 @@ def test_documents_have_it_on_that_side(eot: str, reference: tiktoken.Encoding, 
 
 @pytest.mark.parametrize("eot", SIDES)
 def test_interrupted_or_stopped_it_is_the_same(eot: str, tmp_path: Path) -> None:
-    """Stopped anywhere, by a signal or at a number of tokens, the bytes are those of one run."""
+    """A run that is stopped anywhere, or by --max-tokens, and continued gives the bytes of one run."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     options: dict[str, Any] = {"val_ratio": 0.1, "shard_tokens": 1500, "eot": eot}
     prepare(path, tmp_path / "whole", quiet=True, engine="tiktoken", **options)
@@ -60,7 +60,7 @@ def test_interrupted_or_stopped_it_is_the_same(eot: str, tmp_path: Path) -> None
 
 
 def llmc_script(reference: tiktoken.Encoding, documents: list[str], shard_tokens: int) -> list[bytes]:
-    """What llm.c's script writes, restated: end-of-text first, shards of a length, cut within a document."""
+    """llm.c's script, restated: end-of-text first, shards of a fixed length that cut documents."""
     ids = np.array(with_eot(reference, documents, "before"), "<u2")
     shards = [ids[place : place + shard_tokens] for place in range(0, len(ids), shard_tokens)]
     headers = [np.array([20240520, 1, len(shard), *[0] * 253], "<i4") for shard in shards]
@@ -68,7 +68,7 @@ def llmc_script(reference: tiktoken.Encoding, documents: list[str], shard_tokens
 
 
 def test_as_llmc_does(reference: tiktoken.Encoding, tmp_path: Path) -> None:
-    """Where val ends with a document, llm.c's script and `--eot before --layout llmc` write the same bytes."""
+    """If val ends with a document, llm.c's script and `--eot before --layout llmc` write the same bytes."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     n = len(with_eot(reference, DOCS[:20], "before"))
     prepare(path, tmp_path / "out", quiet=True, layout="llmc", eot="before", val_tokens=n, shard_tokens=n)
@@ -78,7 +78,7 @@ def test_as_llmc_does(reference: tiktoken.Encoding, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:
-    """Another side than these, another one than before, and an index of where documents end: a sentence each."""
+    """An unknown place, another place than the run's, and an index with any place but `after` are refused."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     with pytest.raises(InputError, match="eot='middle': no such place\n  after, before, both"):
         prepare(path, tmp_path / "out", eot="middle")
@@ -94,7 +94,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_an_index_of_an_earlier_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside files in which it cannot be, the file to delete is said; then nothing more is."""
+    """An index beside files made with another --eot is named as the file to delete; without it, nothing is said."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     prepare(path, tmp_path / "out", quiet=True, index=True)
     indexes = {index: index.read_bytes() for index in (tmp_path / "out").glob("*.index")}

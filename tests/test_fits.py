@@ -1,4 +1,4 @@
-"""`--for`: what each trainer's reader refuses is said before the run, and again of what came out; its advice works."""
+"""`--for`: what a trainer's reader would refuse is said before the run and after it; the advice works."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def run(path: Path, out: Path, *options: str) -> int:
     [("64x1024", (64, 1024, 1)), ("64X1024x8", (64, 1024, 8)), ("64×1,024×8", (64, 1024, 8)), (" 1 * 2 ", (1, 2, 1))],
 )
 def test_batches_are_read_as_people_write_them(text: str, fit: tuple[int, int, int]) -> None:
-    """`x`, `×` and `*`, spaces and thousands; and what is said can be typed again."""
+    """`x`, `×`, `*`, spaces and thousands are understood; what is printed can be typed again."""
     assert parse_fit(text) == fit
     assert parse_fit(str(Fit(*fit))) == fit
 
 
 @pytest.mark.parametrize("text", ["", "64", "0x1024", "64x1024x0", "64x1024x8x2", "axb", "-1x5"])
 def test_what_is_no_batch(text: str) -> None:
-    """Anything else is a sentence with an example."""
+    """Anything else is refused with an example."""
     with pytest.raises(InputError, match=r"not a batch\n  write it like 64x1024x8"):
         parse_fit(text)
 
@@ -43,7 +43,7 @@ def test_what_is_no_batch(text: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("excess", [-1, 0])
 def test_the_least_is_what_the_reader_takes(layout: str, excess: int, tmp_path: Path) -> None:
-    """A file of just as many tokens as we say is read by the restated reader, one with a token less is refused."""
+    """A file of exactly as many tokens as we say is read by the restated reader; one token less is refused."""
     batch, block, ranks = 3, 7, 2
     least = (block if layout == "nanogpt" else batch * block * ranks) + 1
     settings = Settings(layout=layout, fit=f"{batch}x{block}x{ranks}")
@@ -63,7 +63,7 @@ def test_the_least_is_what_the_reader_takes(layout: str, excess: int, tmp_path: 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the plan a line, with `--for` a refusal; at the end a warning; and what they say makes files that fit."""
+    """The plan has a line, or with `--for` a refusal, and the end a warning; their advice makes files that fit."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options = ["--layout", layout, "--for", "4x256x2"]
     assert run(path, out, "--dry-run", *options) == 2
@@ -87,7 +87,7 @@ def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: p
 def test_a_last_shard_too_short_is_said_and_mended(
     layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A last shard too short for another trainer is a warning whose --shard-tokens gives shards that all fit."""
+    """A last shard too short for another trainer gives a warning; with its --shard-tokens all shards fit."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options = ["--layout", layout, "--for", "2x256x2", "--val-tokens", "2000", "--max-tokens", "12003"]
     assert run(path, out, *options, "--shard-tokens", "4000", "--for", "1x1") == 0
@@ -103,7 +103,7 @@ def test_a_last_shard_too_short_is_said_and_mended(
 
 
 def test_max_tokens_that_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """More text would not do: a larger --max-tokens does, and the run goes on."""
+    """If --max-tokens is too small, a larger one is advised, not more text, and the run continues."""
     path, out = tmp_path / "c.txt", tmp_path / "out"
     path.write_text("\n".join(DOCS))
     assert run(path, out, "--max-tokens", "100", "--val-ratio", "0.3") == 0
@@ -116,7 +116,7 @@ def test_max_tokens_that_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_shards_shorter_than_a_step_are_refused() -> None:
-    """Where --for was given; without it they are noted."""
+    """Such shards are refused with --for, and noted without it."""
     for fit, options in (("8x1024", {}), (None, {})):
         settings = Settings(layout="llmc", shard_tokens=4096, fit=fit, **options)
         if fit:
@@ -127,7 +127,7 @@ def test_shards_shorter_than_a_step_are_refused() -> None:
 
 
 def test_modded_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What modded-nanogpt does not find in llm.c's layout is in the plan: end-of-text ids, its val, two shards."""
+    """The plan says what modded-nanogpt needs of llm.c's layout: end-of-text ids, its val, two shards."""
     path, out = tmp_path / "c.txt", tmp_path / "out"
     path.write_text("\n".join(DOCS))
     assert run(path, out, "--layout", "llmc", "--val-ratio", "0.3") == 0
@@ -161,14 +161,14 @@ def test_neighbours_that_build_nanogpt_would_load(
 
 
 def test_shards_are_as_long_as_their_readers_own() -> None:
-    """100M tokens for llm.c and build-nanogpt, 500M for nanoGPT; what is given counts."""
+    """Shards have 100M tokens for llm.c and build-nanogpt, 500M for nanoGPT, unless --shard-tokens is given."""
     lengths = {layout: Settings(layout=layout).shard_tokens for layout in LAYOUTS}
     assert lengths == {"nanogpt": 500_000_000, "llmc": 100_000_000, "npy": 100_000_000, "llmc-fineweb": 100_000_000}
     assert Settings(layout="llmc", shard_tokens=7).shard_tokens == 7
 
 
 def test_a_larger_ratio_gives_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of few documents the first, which always is in val, may be more than the advised share: then none is advised."""
+    """If the first document, which is always in val, is more than the share to advise, none is advised."""
     for n_documents, is_advised in ((3, False), (600, True)):
         path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 200] * n_documents)
         caplog.clear()

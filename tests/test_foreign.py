@@ -1,4 +1,4 @@
-"""C10: no file is taken for something that it is not, whatever it is called; C9: what is said to do about it works."""
+"""C10: no file is mistaken for something else, whatever its name; C9: the advice about it works."""
 
 from __future__ import annotations
 
@@ -174,11 +174,11 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "orc": (".orc", lambda: arrow("orc"), "an ORC file"),
     "avro": (".avro", lambda: b"Obj\x01\x04\x14avro.codec\x08null", "an Avro file"),
 }  # fmt: skip
-"""Kinds: their own ending, how one is made, what is said of it."""
+"""Kinds of files: usual ending, how to make one, and what the message says."""
 
 
 def v7_tar(data: bytes) -> bytes:
-    """Take the words from a tar that only newer kinds have: what is left has a checksum, too."""
+    """Remove from a tar what only newer kinds have, and adapt its checksum."""
     head = bytearray(data[:512])
     head[257:512], head[148:156] = bytes(255), b" " * 8
     head[148:156] = b"%06o\0 " % sum(head)
@@ -193,7 +193,7 @@ def notebook() -> bytes:
 @pytest.mark.parametrize("ending", ["its own", ".txt", "", ".jsonl", ".parquet", ".txt.gz"])
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending: str) -> None:
-    """Each kind under each name is refused, and said to be what it is."""
+    """Each kind under each name is refused, and the message says what it is."""
     own, make, part = FOREIGN[kind]
     data = make()
     if ending.endswith(".gz") and not own.endswith(("gz", "xz", "bz2")):
@@ -228,7 +228,7 @@ def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", [kind for kind in FOREIGN if "array" in kind])
 def test_without_jq_python_does_it(tmp_path: Path, monkeypatch, reference, kind: str) -> None:
-    """Where jq is not installed the command is Python's own, and makes all of the documents."""
+    """Without jq, the advised command uses Python alone, and makes all documents."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"my corpus{FOREIGN[kind][0]}"
@@ -243,7 +243,7 @@ def test_without_jq_python_does_it(tmp_path: Path, monkeypatch, reference, kind:
 
 
 def test_lines_that_hold_arrays_are_lines(tmp_path: Path, reference) -> None:
-    """JSON Lines whose records have an array in such a field are read; one alone with its text, too."""
+    """Lines whose records have an array in such a field are read, also a single one with its text."""
     for n in (1, 2):
         lines = [json.dumps({"text": d, "messages": [{"a": 1}], "rows": [{"b": 2}]}) for d in DOCS[:n]]
         (tmp_path / "c.jsonl").write_text("\n".join(lines))
@@ -272,7 +272,7 @@ def test_lines_that_hold_arrays_are_lines(tmp_path: Path, reference) -> None:
     ],
 )
 def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, reference, kind: str, ending: str) -> None:
-    """The command in the message, typed as it is, makes what this program reads: all of the documents."""
+    """The command in the message makes a file that this program reads, with all documents."""
     own, make, _ = FOREIGN[kind]
     path = tmp_path / f"my corpus{own if ending == 'its own' else ending}"
     path.write_bytes(make())
@@ -303,7 +303,7 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
 
 
 def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
-    """What is made of a file there is read once that is out of the folder: the advice says so."""
+    """In a folder, the converted file is read once the old one is moved away, as the advice says."""
     folder = tmp_path / "d"
     folder.mkdir()
     write_jsonl(folder / "b.jsonl", DOCS)
@@ -377,14 +377,14 @@ PROSE = {
 
 @pytest.mark.parametrize("kind", PROSE)
 def test_prose_is_no_table_nor_anything_else(tmp_path: Path, kind: str) -> None:
-    """Text that has a little of what other formats have is text."""
+    """Text that looks a little like other formats is text."""
     for name in ("c.txt", "c"):
         (tmp_path / name).write_text(PROSE[kind] * 50)
         assert find_inputs([str(tmp_path / name)])[0].format == "text"
 
 
 def test_format_overrides_detection(tmp_path: Path, reference) -> None:
-    """What is text by its bytes is read as it is with --format text."""
+    """With --format text, a file of text is read as it is."""
     (tmp_path / "c.csv").write_bytes(table(","))
     prepare(tmp_path / "c.csv", tmp_path / "out", format="text", val_ratio=0.1, quiet=True)
     (tmp_path / "c.txt").write_text(json.dumps({"text": "a"}) + "\n")
@@ -394,7 +394,7 @@ def test_format_overrides_detection(tmp_path: Path, reference) -> None:
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".zst"])
 def test_what_is_unpacked_already_is_said(tmp_path: Path, monkeypatch, suffix: str) -> None:
-    """A browser may unpack what it fetches: the name is wrong, not the file; and the other way round."""
+    """A file that a browser has unpacked already is refused for its name, and so is the reverse; the advice works."""
     monkeypatch.chdir(tmp_path)
     line = json.dumps({"text": "a"}) + "\n"
     Path(f"c.jsonl{suffix}").write_text(line)
@@ -426,12 +426,12 @@ CORPORA = {
     "upper case": "CORPUS.JSONL",
     "xz": "corpus.jsonl.xz",
 }  # fmt: skip
-"""How the files of well-known corpora are called."""
+"""File names of well-known corpora."""
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corpus: str) -> None:
-    """Named, in a folder, by a glob, beside the script: the same files, read in the same way, and nothing else."""
+    """By name, in a folder, by a glob or beside the script: the same files are found, and nothing else."""
     name = CORPORA[corpus]
     folder = tmp_path / "data"
     write_as(folder / name)
@@ -451,7 +451,7 @@ def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corp
 
 
 def test_a_format_is_for_all_inputs(tmp_path: Path, caplog) -> None:
-    """The advice for one file changes how the others are read: those with the name of another format are listed."""
+    """--format is for all inputs: those whose names have another format are listed."""
     for name in ("a.txt", "b.jsonl", "c.parquet"):
         write_as(tmp_path / name)
     found = find_inputs([str(tmp_path)], "text")
@@ -464,7 +464,7 @@ def test_a_format_is_for_all_inputs(tmp_path: Path, caplog) -> None:
 
 @pytest.mark.parametrize("hidden", ["_part", "@at", "#recycle", "$money", "~copy"])
 def test_what_is_hidden_but_has_no_dot_is_named(tmp_path: Path, monkeypatch, caplog, hidden: str) -> None:
-    """Files in a folder, and folders in a folder or on a pattern's way: not read, and said. A named one is read."""
+    """Such files and folders are skipped in folders and patterns, with a note; a named one is read."""
     monkeypatch.chdir(tmp_path)
     good = Path("d", "good.jsonl")
     for name in (good.name, f"{hidden}.jsonl", f"{hidden}/b.jsonl", ".dot/c.jsonl", ".dot.jsonl"):
@@ -483,7 +483,7 @@ def test_what_is_hidden_but_has_no_dot_is_named(tmp_path: Path, monkeypatch, cap
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_endings_of_well_known_corpora_elsewhere(tmp_path: Path, monkeypatch, corpus: str) -> None:
-    """On the Hub named, as a folder and by a glob, and at an address: the ids of the file here."""
+    """On the Hub by name, in a folder and by a glob, and at a URL: the ids are those of the local file."""
     name = CORPORA[corpus]
     write_as(tmp_path / "o" / "n" / "data" / name)
     (tmp_path / "o" / "n" / "data" / "README.md").write_text("about the data")
@@ -498,7 +498,7 @@ def test_endings_of_well_known_corpora_elsewhere(tmp_path: Path, monkeypatch, co
 
 
 def write_as(path: Path) -> None:
-    """Write the documents as the name of the file says."""
+    """Write the documents in the format that the name says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         pytest.importorskip("pyarrow")
@@ -513,7 +513,7 @@ def write_as(path: Path) -> None:
 
 
 def test_own_files_are_no_inputs(tmp_path: Path, monkeypatch, caplog) -> None:
-    """What this program wrote is left out where a shell's pattern has it, and refused where nothing else is named."""
+    """Files that this program wrote are skipped among others, and refused alone."""
     monkeypatch.chdir(tmp_path)
     for name in ("a.jsonl", "prepare.changes.jsonl"):
         Path(name).write_text('{"text": "a"}\n')
@@ -525,7 +525,7 @@ def test_own_files_are_no_inputs(tmp_path: Path, monkeypatch, caplog) -> None:
 
 @pytest.mark.parametrize("names", [("train-0.jsonl", "test-0.jsonl"), ("train/0.jsonl", "validation/0.jsonl")])
 def test_several_splits_are_noted(tmp_path: Path, monkeypatch, caplog, names: tuple[str, str]) -> None:
-    """A folder of train and test: both are read, and it is said how to read the one alone."""
+    """In a folder with train and test, both are read, and a note says how to read one alone."""
     monkeypatch.chdir(tmp_path)
     for name in names:
         write_as(Path("d", name))
@@ -543,7 +543,7 @@ def test_several_splits_are_noted(tmp_path: Path, monkeypatch, caplog, names: tu
     ],
 )
 def test_what_was_meant(tmp_path: Path, monkeypatch, name: str, meant: str) -> None:
-    """A name that is no file's, but nearly one, or a dataset's."""
+    """For a name that is nearly a file's, or a dataset's, the advice has the right one."""
     monkeypatch.chdir(tmp_path)
     write_as(Path("corpus.jsonl"))
     with pytest.raises(InputError, match="no such file") as caught:

@@ -1,4 +1,4 @@
-"""`inspect` and `decode`: what they say of a file is what a plain look at its ids says."""
+"""`inspect` and `decode` say of a file what a plain look at its ids says."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_lengths_equal_numpy(lengths: list[int]) -> None:
 
 
 def test_every_document_is_as_likely(tmp_path: Path) -> None:
-    """Over the seeds each of three documents is chosen about as often, whatever their lengths; a seed always alike."""
+    """Each of three documents is chosen about as often, whatever their lengths; a seed always chooses the same."""
     path = write_lengths(tmp_path / "a.bin", [0, 500, 20])
     chosen = [summary.random.number for seed in range(300) if (summary := summarize(path, seed=seed)).random]
     assert all(70 < chosen.count(number) < 130 for number in range(3))
@@ -105,7 +105,7 @@ def test_every_document_is_as_likely(tmp_path: Path) -> None:
 
 
 def test_plain_text_has_no_documents(tmp_path: Path) -> None:
-    """Without an end-of-text there is nothing about documents but the sentence that there are none."""
+    """Without an end-of-text, the summary says that there are no documents, and no more of them."""
     summary = summarize(write_tokens(tmp_path / "a.bin", [15496, 995] * 400))
     assert (summary.n_documents, summary.lengths, summary.random, summary.n_tokens_after) == (0, None, None, 800)
     assert "\nno documents: plain text, without end-of-text (id 50256)\n" in "\n".join(summary.render())
@@ -113,7 +113,7 @@ def test_plain_text_has_no_documents(tmp_path: Path) -> None:
 
 
 def test_tokens_after_the_last_document(tmp_path: Path) -> None:
-    """What no end-of-text closes is no document, and is said."""
+    """Tokens after the last end-of-text are no document, and are counted."""
     summary = summarize(write_tokens(tmp_path / "a.bin", [1, EOT_ID, 2, 3]))
     assert (summary.n_documents, summary.n_tokens_after) == (1, 2)
     assert "1 document, and 2 tokens after the last end-of-text" in summary.render()
@@ -163,7 +163,7 @@ def test_a_foreign_id_is_located(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc (Linux)")
 def test_memory_is_bounded(tmp_path: Path) -> None:
-    """Of a file of 400 MB no more than pieces are in memory: the process stays under 200 MB."""
+    """A file of 400 MB is read in pieces: the process stays under 200 MB."""
     piece = np.random.default_rng(0).integers(0, EOT_ID, 10_000_000, dtype="<u2")
     piece[::500] = EOT_ID
     with (tmp_path / "train.bin").open("wb") as file:
@@ -181,7 +181,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 
 
 def test_commands_print(tmp_path: Path) -> None:
-    """`inspect` prints the summary, `decode` the text; neither loads what only a run or a picture needs."""
+    """`inspect` prints the summary, `decode` the text; neither imports what only a run or a picture needs."""
     path = write_tokens(tmp_path / "train.bin", [15496, 995, EOT_ID, 31373, EOT_ID])
     shown = run_module("inspect", tmp_path, "--seed", 5)
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -205,7 +205,7 @@ def test_help_has_examples(command: str) -> None:
 def test_errors_are_sentences(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bad input is exit status 2 and a sentence with the way out, before anything is read or printed."""
+    """Bad input gives exit status 2 and advice, before anything is read or printed."""
     monkeypatch.chdir(write_lengths(tmp_path / "a.bin", [5]).parent)
     assert main(command) == 2
     said = capsys.readouterr()
@@ -213,7 +213,7 @@ def test_errors_are_sentences(
 
 
 def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a prepare.json `inspect` says that it takes ids for GPT-2's; what it says to do makes it know better."""
+    """Without a prepare.json, `inspect` says that it assumes GPT-2; its advice leads to the right tokenizer."""
     text, out, alone = tmp_path / "c.txt", tmp_path / "out", tmp_path / "alone" / "train.bin"
     text.write_text("Some text of a few words. " * 90)
     prepare(text, out, tokenizer="bytes", val_ratio=0.1, quiet=True)
@@ -242,7 +242,7 @@ def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ids=str,
 )
 def test_an_odd_record_is_named(record: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A prepare.json whose settings no run writes is no reason for a traceback, nor for wrong text."""
+    """A prepare.json with settings that no run writes gives neither a traceback nor wrong text."""
     write_tokens(tmp_path / "train.bin", [1, 2, EOT_ID])
     (tmp_path / "prepare.json").write_text(json.dumps(record))
     assert main(["inspect", str(tmp_path)]) == 2
@@ -263,7 +263,7 @@ def test_an_index_is_no_token_file(n: int, suffix: str, tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_folder_of_an_interrupted_run(shuffle: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no output is yet, `inspect` says how much is saved, and of what; the same command makes what it shows."""
+    """Before there is output, `inspect` says how much is saved, and of what; the run's command completes it."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options: dict[str, Any] = {"shuffle": shuffle, "shard_tokens": 10**9}
     assert not prepare_some(path, out, 5, **options)
@@ -281,7 +281,7 @@ def test_a_folder_of_an_interrupted_run(shuffle: bool, tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("count", ["1", "1000000"])
 def test_a_closed_pipe_is_no_error(tmp_path: Path, count: str) -> None:
-    """`decode ... | head -1` ends without a word, though there is more to print, much or little."""
+    """`decode ... | head -1` ends silently, whether there is much or little more to print."""
     write_tokens(tmp_path / "a.bin", [198] * 1_000_000)
     command = [sys.executable, "-m", "fineweb_stream", "decode", str(tmp_path / "a.bin"), "--count", count]
     env = os.environ | {"PYTHONUNBUFFERED": ""}
@@ -292,7 +292,7 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path, count: str) -> None:
 
 
 def test_the_main_command_line_is_there(tmp_path: Path) -> None:
-    """Any other first word is `prepare.py`'s command line: an input named `inspect` is `./inspect`."""
+    """Any other first word begins `prepare.py`'s command line: an input named `inspect` is typed `./inspect`."""
     (tmp_path / "inspect").write_text("Hello world, hello world.\n" * 4000)
     done = run_module("./inspect", "--val-ratio", 0.5, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -320,7 +320,7 @@ def test_picture_of_any_lengths(tmp_path: Path, lengths: list[int], record: dict
 
 
 def test_plot_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`inspect --plot` finds the run's prepare.json beside the data; plain text has that to show, or nothing."""
+    """`inspect --plot` draws the run of the prepare.json beside the data; plain text without one has no picture."""
     pytest.importorskip("matplotlib", reason="needs matplotlib (the extra `plot`)")
     path = write_tokens(tmp_path / "train.bin", [262] * 99)
     assert main(["inspect", str(path), "--plot", str(tmp_path / "a.png")])
@@ -333,7 +333,7 @@ def test_plot_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where matplotlib is not installed, the error is the command that installs it."""
+    """Without matplotlib, the error has the command that installs it."""
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
     summary = summarize(write_lengths(tmp_path / "a.bin", [5]))
     with pytest.raises(InputError, match="pip install matplotlib"):
@@ -342,13 +342,13 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("timeline", [None, [], [[1, 2, 3]] * 9, [[1, 2]] * 6, "abc", [[0, 0, 0], "x"], {"a": 1}, 5])
 def test_a_short_or_odd_timeline_is_left_out(timeline: object) -> None:
-    """Too few moments, or anything but samples of three numbers, counts as no timeline."""
+    """Too few samples, or anything but samples of three numbers, count as no timeline."""
     assert read_timeline({"state": {"timeline": timeline}}) is None
     assert read_timeline({"state": timeline}) is read_timeline({}) is read_timeline(None) is None
 
 
 def test_any_seed(tmp_path: Path) -> None:
-    """As --seed of a run, it may be below zero."""
+    """A seed may be negative, as --seed of a run."""
     write_jsonl(tmp_path / "c.jsonl", ["some words"] * 99)
     prepare(tmp_path / "c.jsonl", tmp_path / "out", quiet=True)
     assert summarize(tmp_path / "out", seed=-1).random

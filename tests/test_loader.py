@@ -21,7 +21,7 @@ SHAPES = st.fixed_dictionaries({"block_size": st.integers(1, 9), "batch_size": s
 
 
 def windows(found: Any, block_size: int) -> list[int]:
-    """The numbers of the windows, from tokens that are their own places; each is checked to be whole."""
+    """Return the numbers of the windows, for tokens that equal their positions; check that each window is whole."""
     rows = []
     for x, y in found:
         assert x.dtype == y.dtype == np.int64 and x.shape == y.shape and not np.shares_memory(x, y)
@@ -34,7 +34,7 @@ def windows(found: Any, block_size: int) -> list[int]:
 
 @given(n=st.integers(1, 5000), seed=st.integers(-5, 2**70), epoch=st.integers(0, 9))
 def test_an_order_has_each_number_once(n: int, seed: int, epoch: int) -> None:
-    """For any count, seed and epoch the order is a permutation, and any part of it is found alone."""
+    """For any count, seed and epoch, the order is a permutation, and any part of it can be computed alone."""
     order = shuffled(np.arange(n, dtype=np.uint64), n, seed, epoch)
     assert sorted(order.tolist()) == list(range(n))
     assert shuffled(np.arange(n // 2, n, dtype=np.uint64), n, seed, epoch).tolist() == order[n // 2 :].tolist()
@@ -42,7 +42,7 @@ def test_an_order_has_each_number_once(n: int, seed: int, epoch: int) -> None:
 
 @given(n_tokens=st.integers(2, 400), shape=SHAPES, world_size=st.integers(1, 5), seed=st.integers(0, 99))
 def test_an_epoch_is_each_window_once(n_tokens: int, shape: dict[str, int], world_size: int, seed: int) -> None:
-    """All ranks together see each window once; they have as many batches, of sizes that differ by one at most."""
+    """All ranks together see each window once; they have equally many batches, whose sizes differ by one at most."""
     tokens = np.arange(n_tokens, dtype=np.uint16)
     n_windows = (n_tokens - 1) // shape["block_size"]
     if not n_windows:
@@ -67,7 +67,7 @@ def test_an_epoch_is_each_window_once(n_tokens: int, shape: dict[str, int], worl
 
 @given(n_tokens=st.integers(20, 300), shape=SHAPES, data=st.data(), epoch=st.integers(0, 3))
 def test_it_goes_on_at_any_step(n_tokens: int, shape: dict[str, int], data: st.DataObject, epoch: int) -> None:
-    """From step `start` on an epoch is what it would have been, on every rank; `len` says how much that is."""
+    """An epoch that starts at step `start` is the rest of the whole epoch, on every rank; `len` is its length."""
     tokens = np.arange(n_tokens, dtype=np.uint16)
     world_size = data.draw(st.integers(1, 3))
     options = shape | {"rank": data.draw(st.integers(0, world_size - 1)), "world_size": world_size, "epoch": epoch}
@@ -80,7 +80,7 @@ def test_it_goes_on_at_any_step(n_tokens: int, shape: dict[str, int], data: st.D
 
 
 def test_orders_differ_and_are_the_same_everywhere() -> None:
-    """Another seed or epoch is another order, the same ones the same; the very numbers are fixed: runs hang on them."""
+    """Each seed and epoch has its own order, always the same; the numbers are fixed, as runs depend on them."""
     tokens = np.arange(20_001, dtype=np.uint16)
     orders = [windows(batches(tokens, 10, 7, seed, epoch=epoch), 10) for seed in range(3) for epoch in range(3)]
     assert len({tuple(order) for order in orders}) == 9
@@ -90,7 +90,7 @@ def test_orders_differ_and_are_the_same_everywhere() -> None:
 
 
 def test_every_order_is_about_as_likely() -> None:
-    """Over 6,000 seeds each of the 24 orders of four windows comes, none of them three times as often as it should."""
+    """Over 6,000 seeds, each of the 24 orders of four windows occurs, none three times as often as expected."""
     orders = [tuple(shuffled(np.arange(4, dtype=np.uint64), 4, seed, 0).tolist()) for seed in range(6000)]
     counts = [orders.count(order) for order in itertools.permutations(range(4))]
     assert min(counts) > 80 and max(counts) < 750
@@ -100,7 +100,7 @@ def test_every_order_is_about_as_likely() -> None:
 
 
 def test_from_files(tmp_path: Path) -> None:
-    """Windows of shards are those of the merged file, also across their borders; a loader of shards can be pickled."""
+    """Windows of shards are those of the merged file, across borders too; a loader of shards can be pickled."""
     ids = np.random.default_rng(0).integers(0, 50257, 1000, np.uint16)
     for number, part in enumerate(np.split(ids, [5, 333, 334, 900])):
         part.tofile(shard_path(tmp_path, number))
@@ -114,7 +114,7 @@ def test_from_files(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_costs_nothing(tmp_path: Path) -> None:
-    """Of 4 GB a batch in the middle of an epoch is there at once: no order of all windows is made."""
+    """In a file of 4 GB, a batch in the middle of an epoch needs no order of all windows."""
     with (tmp_path / "train.bin").open("wb") as file:
         file.truncate(4 << 30)
     found = batches(open_tokens(tmp_path), 8, 2, start=100_000_000)
@@ -136,7 +136,7 @@ def test_a_huge_file_costs_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_that_make_no_sense(options: dict[str, Any], message: str) -> None:
-    """What cannot be is an InputError that names the parameter, when it is called, not at the first batch."""
+    """An impossible value is an InputError that names the parameter, at the call, not at the first batch."""
     with pytest.raises(InputError) as caught:
         batches(np.arange(101, dtype=np.uint16), **({"block_size": 5, "batch_size": 1} | options))
     assert message in str(caught.value)

@@ -31,7 +31,7 @@ def corpus_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def expected(corpus_path: Path, tmp_path: Path) -> dict[str, bytes]:
-    """What a run with our own names makes, under theirs: val is number 0, and the shards are counted on."""
+    """The files of a run with our names, under theirs: val is number 0, and shards follow."""
     prepare(corpus_path, tmp_path / "own", quiet=True, **OPTIONS)
     own = files(tmp_path / "own")
     shards = [own[name] for name in sorted(own) if name.startswith("train")]
@@ -42,7 +42,7 @@ def expected(corpus_path: Path, tmp_path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("n_blocks", [-1, 1, 8, 16])
 def test_the_same_files(n_blocks: int, corpus_path: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    """Interrupted anywhere or never: byte for byte; both readers' patterns find them, and so do ours."""
+    """Interrupted or not, the bytes are the same; both readers' patterns find the files, and so do ours."""
     out = tmp_path / "out"
     assert prepare_some(corpus_path, out, n_blocks, names="fineweb", **OPTIONS) == (n_blocks < 0)
     prepare(corpus_path, out, quiet=True, names="fineweb", **OPTIONS)
@@ -55,7 +55,7 @@ def test_the_same_files(n_blocks: int, corpus_path: Path, tmp_path: Path, expect
 
 
 def test_more_tokens(corpus_path: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    """A run that --max-tokens ended goes on under the same names."""
+    """A run that --max-tokens ended continues under the same names."""
     for max_tokens in (1, 1500, 1501, 4000):
         prepare_in_blocks(500, corpus_path, tmp_path / "out", names="fineweb", max_tokens=max_tokens, **OPTIONS)
         assert len(open_tokens(tmp_path / "out")) == max_tokens
@@ -65,7 +65,7 @@ def test_more_tokens(corpus_path: Path, tmp_path: Path, expected: dict[str, byte
 
 
 def test_what_is_the_runs_own(corpus_path: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
-    """Files of those names that no record speaks of stay; other names are another run, and --overwrite leaves none."""
+    """Files with those names but no record stay; other names are another run, and --overwrite leaves none of them."""
     out = tmp_path / "out"
     out.mkdir()
     for name in ("fineweb_val_000000.bin", "fineweb_train_000001.bin", "fineweb_train_1234567.bin"):
@@ -92,7 +92,7 @@ def test_what_is_the_runs_own(corpus_path: Path, tmp_path: Path, expected: dict[
 
 
 def test_the_option(corpus_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said names the files; a layout without such names is a sentence with one that has."""
+    """Messages name the files; a layout without such names is refused, and one that has them is named."""
     out = tmp_path / "out"
     command = [str(corpus_path), "--out", str(out), "--shard-tokens", "5000", "--for", "1x8", "--names", "fineweb"]
     command += ["--val-ratio", "0.1"]

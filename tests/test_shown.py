@@ -1,4 +1,4 @@
-"""What is shown: nothing foreign reaches a terminal raw, and no name forges a line."""
+"""What is printed: no control characters of others reach a terminal, and no name forges a line."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ NASTY = {
     "mark": "\u200f",
     "hidden": "\u200b\ufeff",
 }
-"""What a name, a field or an answer may have in it to deceive who reads a message."""
+"""What a name, a field or an answer may contain to deceive the reader of a message."""
 
 HARMLESS = "naïve 漢字 עברית 👩‍👩‍👧 e\u0301 ~ \\ 'x'"
 
 
 def is_safe(text: str) -> bool:
-    """No control, surrogate or separator but the newlines of our own lines; no mark of direction."""
+    """No control character, surrogate, separator or mark of direction, except our own newlines."""
     return all(
         c == "\n" or (unicodedata.category(c) not in ("Cc", "Cs", "Zl", "Zp") and c not in "\u200b\u200e\u200f\ufeff")
         for c in text
@@ -52,7 +52,7 @@ def is_safe(text: str) -> bool:
 
 @given(text=st.text(st.characters()) | st.text("".join(NASTY.values())))
 def test_escaped_text_is_safe_and_readable(text: str) -> None:
-    """Any text becomes one safe line; escaped once more it stays; Python's escapes tell what it was."""
+    """Any text becomes one safe line, which escaping again does not change; Python's escapes say what it was."""
     once = escape(text)
     assert is_safe(once) and "\n" not in once and escape(once) == once
     if "\\" not in text:
@@ -67,7 +67,7 @@ def test_harmless_text_stays() -> None:
 
 @pytest.mark.parametrize("nasty", NASTY.values(), ids=NASTY)
 def test_every_error_and_name_is_safe(nasty: str) -> None:
-    """Message, hint and what is saved are a line each, whatever stands in them; a name is safe where it is shown."""
+    """Message, hint and what is saved are one line each, whatever they contain; a name that is shown is safe."""
     error = InputError(f"{nasty}: no such file", f"check {nasty}")
     error.saved = nasty
     assert is_safe(str(error)) and str(error).count("\n") == 2
@@ -80,7 +80,7 @@ def test_every_error_and_name_is_safe(nasty: str) -> None:
 
 @pytest.mark.parametrize("nasty", NASTY.values(), ids=NASTY)
 def test_each_message_of_the_log_is_a_safe_line(nasty: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What is logged is one line, whoever listens, also where the message has arguments."""
+    """A log message is one line for every handler, also if it has arguments."""
     with caplog.at_level("INFO", logger="fineweb_stream"):
         log.info(f"waiting for {nasty}")
         log.warning("waiting for %s", nasty)
@@ -137,7 +137,7 @@ def _option(folder: Path, nasty: str) -> list[str]:
 def test_the_command_line_shows_nothing_raw(
     nasty: str, place: Callable[[Path, str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the names of files, fields, columns, records, locks and options: nothing raw is printed, no line is forged."""
+    """In names of files, fields, columns, records, locks and options: nothing raw is printed, no line is forged."""
     if os.name == "nt" and place in (_missing, _bad_line, _skipped):
         pytest.skip("Windows has no such names")
     try:
@@ -158,7 +158,7 @@ def test_decode_escapes_on_a_terminal_only(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A pipe gets the very text, a terminal one that cannot steer it; tabs and line ends are text."""
+    """A pipe gets the exact text, a terminal one that cannot control it; tabs and line ends are text."""
     text = "a\tb\nc" + "".join(NASTY.values())
     np.array(reference.encode_ordinary(text), "<u2").tofile(tmp_path / "a.bin")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
@@ -167,5 +167,5 @@ def test_decode_escapes_on_a_terminal_only(
 
 
 def test_scripts_keep_the_raw_message() -> None:
-    """What a script looks at is what was there: only as text it is escaped."""
+    """The attributes of an error are exact for a script; only its text is escaped."""
     assert PrepareError("a\x1b", "b\n").args == ("a\x1b", "b\n")

@@ -27,7 +27,7 @@ from fineweb_stream.tokenizer.ids import Ids
 
 
 def write_shards(folder: Path, lengths: Sequence[int]) -> Ids:
-    """Make shards of these lengths; return the ids of all: each another one."""
+    """Make shards of these lengths; return all ids, each of which is different."""
     ids = np.arange(sum(lengths), dtype="<u2")
     for number, part in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
         part.tofile(shard_path(folder, number))
@@ -43,7 +43,7 @@ def opened(lengths: Sequence[int]) -> Iterator[tuple[Tokens, Ids]]:
 
 
 def keys(n: int) -> st.SearchStrategy[Any]:
-    """Everything that an array of `n` may be indexed with: slices of every kind, integers, arrays of integers."""
+    """Everything that may index an array of `n`: slices of every kind, integers, arrays of integers."""
     places = st.integers(-n, n - 1)
     shapes = hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=6)
     arrays = hnp.arrays(st.sampled_from([np.int64, np.int32]), shapes, elements=places)
@@ -57,7 +57,7 @@ def keys(n: int) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("n_shards", [1, 3, 40])
 @given(data=st.data())
 def test_equals_the_merged_array(n_shards: int, data: st.DataObject) -> None:
-    """Every slice, integer and array of integers gives what it would give of the merged array."""
+    """Every slice, integer and array of integers gives what it gives for the merged array."""
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=n_shards, max_size=n_shards))
     with opened(lengths) as (tokens, ids):
         assert (len(tokens), tokens.shape, tokens.dtype) == (len(ids), ids.shape, np.uint16)
@@ -73,7 +73,7 @@ def test_equals_the_merged_array(n_shards: int, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("lengths", [[7], [1, 3, 2, 1]])
 def test_past_the_ends(lengths: list[int]) -> None:
-    """A place that does not exist is an IndexError, alone and in an array, at both ends; so iteration ends, too."""
+    """A position out of range is an IndexError, alone and in an array, at both ends; so iteration ends."""
     with opened(lengths) as (tokens, ids):
         for place in (7, -8, 10**30, -(10**30)):
             with pytest.raises(IndexError, match="7 tokens"):
@@ -120,7 +120,7 @@ def test_slices_are_views_and_read_only() -> None:
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
-    """4 GB open, and are sliced at both ends, without being read: memory does not grow."""
+    """A file of 4 GB is opened, and sliced at both ends, without being read: memory does not grow."""
     with (tmp_path / "train.bin").open("wb") as file:
         file.truncate(4 << 30)
         file.seek(-2, 2)
@@ -133,7 +133,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
 
 
 def test_pickled_as_paths() -> None:
-    """A data loader's workers get the paths, not the data, and open the same."""
+    """Pickled for a data loader's workers, tokens are paths, not data."""
     with opened([4000, 5000]) as (tokens, ids):
         assert len(pickle.dumps(tokens)) < 2000
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(tokens))[:], ids)
@@ -188,7 +188,7 @@ def test_what_of_a_folder_is_opened(tmp_path: Path) -> None:
 def test_errors_say_what_where_and_what_next(
     tmp_path: Path, files: dict[str, bytes], name: str, split: str, message: str
 ) -> None:
-    """What is missing, empty, cut or a shard short is an InputError that names it and the way out."""
+    """A missing, empty or truncated file, or a missing shard, is an InputError that names it and says what to do."""
     for file, data in files.items():
         (tmp_path / file).write_bytes(data)
     with pytest.raises(InputError) as caught:
@@ -241,7 +241,7 @@ def test_one_file_is_a_plain_array(tmp_path: Path) -> None:
     ],
 )
 def test_shards_refuse_what_would_need_them_all(use: Any) -> None:
-    """What an array does and shards do not is a TypeError with the ways out: never 0, False or a wrong answer."""
+    """What arrays can do and shards cannot is a TypeError that says what to do: never 0, False or a wrong answer."""
     with opened([4, 5]) as (tokens, _):
         with pytest.raises(TypeError, match=r"tokens in 2 files.*tokens\[a:b\].*np.asarray"):
             use(tokens)
@@ -274,7 +274,7 @@ TEXT = "What is 1\t+ 1?\r\nNothing but text, 漢字 included."
 def test_what_is_no_token_file_is_refused(
     data: bytes, what: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Text, known other files and wider ids are refused by what they hold, whatever they are called: `inspect`, too."""
+    """Text, other known files and wider ids are refused by their content, whatever their name, by `inspect` too."""
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=f"{name}: {what}.*, not ") as caught:
         open_tokens(tmp_path / name)
@@ -303,6 +303,6 @@ def test_what_is_a_token_file_is_opened(ids: list[int], first: int) -> None:
 
 @pytest.mark.parametrize("values", [[0] * 500, [0, 7] * 500, [7] * 500, [220] * 500, list(range(65)) * 9])
 def test_few_ids_are_a_token_file(values: list[int], tmp_path: Path) -> None:
-    """So do files of few ids, and of characters."""
+    """Files of few ids, and of characters, open too."""
     np.array(values, "<u2").tofile(tmp_path / "a.bin")
     assert open_tokens(tmp_path / "a.bin").tolist() == values

@@ -59,7 +59,7 @@ def write_texts(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("ratio", [0.001, 0.3, 0.5, 0.9])
 def test_several_files_and_a_stop_anywhere(ratio: float, reference: tiktoken.Encoding, tmp_path: Path) -> None:
-    """The share is of all files together and may begin in any; interrupted runs give the same bytes."""
+    """The share is that of all files together, and may begin in any of them; interrupted runs give the same bytes."""
     paths, options = write_texts(tmp_path), END | {"val_ratio": ratio}
     prepare(paths, tmp_path / "expected", quiet=True, **options)
     ids = [reference.encode_ordinary(path.read_text(encoding="utf-8")) for path in paths]
@@ -74,7 +74,7 @@ def test_several_files_and_a_stop_anywhere(ratio: float, reference: tiktoken.Enc
 
 
 def test_shakespeare(reference: tiktoken.Encoding, tmp_path: Path) -> None:
-    """As nanoGPT's `data[int(n * 0.9):]`, from the next place on where a cut changes no token: a few bytes later."""
+    """Val is nanoGPT's `data[int(n * 0.9):]` from the next place on where a cut changes no token."""
     path = tmp_path / "input.txt"
     path.write_text(data := TEXT.encode("ascii", "ignore").decode() * 9)
     assert cli.main([str(path), "--out", str(tmp_path), "--val-at", "end", "--val-ratio", "0.1"]) == 0
@@ -85,7 +85,7 @@ def test_shakespeare(reference: tiktoken.Encoding, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("n_blocks", "is_same"), [(2, True), (8, False), (-1, False)])
 def test_one_more_input(n_blocks: int, is_same: bool, tmp_path: Path) -> None:
-    """Before val began, what was not read yet may change; behind that the share would be another: refused."""
+    """Before val has begun, inputs that were not read yet may change; later, that would change the share: refused."""
     paths = write_texts(tmp_path)
     prepare_some(paths[:2], tmp_path / "out", n_blocks, 900, **END)
     there = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -100,7 +100,7 @@ def test_one_more_input(n_blocks: int, is_same: bool, tmp_path: Path) -> None:
 
 
 def test_what_has_no_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Documents, streams, and options that count from the start: refused by name, and nothing is written."""
+    """Documents, streams, and options that count from the start are refused by name, and nothing is written."""
     text, documents = tmp_path / "c.txt", write_jsonl(tmp_path / "c.jsonl", ["one", "two"])
     text.write_text(TEXT, encoding="utf-8")
     (tmp_path / "d.txt.gz").write_bytes(gzip.compress(TEXT.encode()))

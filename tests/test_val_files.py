@@ -1,4 +1,4 @@
-"""`--val FILES`: they are the validation split, all of them and nothing else, whatever else a run meets."""
+"""`--val FILES`: these files, and nothing else, are the validation split, whatever happens to the run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_all(kind: str, folder: Path) -> tuple[list[Path], Path, dict[str, str]
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Put something into standard input."""
+    """Give a text on standard input."""
 
     def put(data: bytes) -> None:
         standard_input._HEAD.clear()
@@ -91,7 +91,7 @@ def test_each_goes_where_it_was_named(
     ("kind", "layout"), [*((kind, "nanogpt") for kind in KINDS), ("jsonl", "llmc"), ("text", "npy")]
 )
 def test_a_stop_anywhere(kind: str, layout: str, tmp_path: Path) -> None:
-    """Stopped after any number of blocks, within val and behind it, and continued: the same bytes."""
+    """A run that is stopped within val or after it, and continued, gives the same bytes."""
     inputs, val, options = write_all(kind, tmp_path)
     options = OPTIONS | options | {"val": [val], "layout": layout}
     prepare(inputs, tmp_path / "expected", quiet=True, **options)
@@ -107,7 +107,7 @@ def test_a_stop_anywhere(kind: str, layout: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_more_tokens_and_one_more_input(kind: str, tmp_path: Path) -> None:
-    """--max-tokens counts train alone and grows; an input more at the end goes to train: the same bytes at last."""
+    """--max-tokens counts only train and may grow; one more input goes to train; the bytes are the same in the end."""
     (a, b), val, options = write_all(kind, tmp_path)
     options = OPTIONS | options | {"val": val}
     prepare([a, b], tmp_path / "expected", quiet=True, **options)
@@ -126,7 +126,7 @@ def test_more_tokens_and_one_more_input(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_text", [False, True], ids=["documents", "text"])
 @pytest.mark.parametrize("is_val", [False, True], ids=["pipe for train", "pipe for val"])
 def test_a_pipe(is_val: bool, is_text: bool, tmp_path: Path, pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Either may be standard input; both is refused; the plan does not guess what only one of them says."""
+    """Train or val, but not both, may be standard input; the plan does not guess what a pipe holds."""
     (a, _), v, options = write_all("text" if is_text else "jsonl", tmp_path)
     options = OPTIONS | options
     prepare(a, tmp_path / "expected", val=v, quiet=True, **options)
@@ -156,7 +156,7 @@ def test_the_plan_knows_both(kind: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_what_is_skipped_is_counted_in_both(reference: tiktoken.Encoding, tmp_path: Path) -> None:
-    """--skip-bad names the file and line, of val as of the others."""
+    """--skip-bad names file and line for val as for the others."""
     for name in "av":
         path = write_jsonl(tmp_path / f"{name}.jsonl", DOCS[:30])
         path.write_text(path.read_text() + "no json\n" + json.dumps({"text": name}) + "\n")
@@ -169,7 +169,7 @@ def test_what_is_skipped_is_counted_in_both(reference: tiktoken.Encoding, tmp_pa
 
 
 def test_a_file_that_is_in_both_is_val_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder with the validation file in it, also by another path: said, and left out of train."""
+    """A validation file that is also in the folder of inputs, under any path, is left out of train, with a note."""
     (tmp_path / "in").mkdir()
     for name, docs in (("a", DOCS[:100]), ("v", DOCS[100:150]), ("z", DOCS[150:])):
         write_jsonl(tmp_path / "in" / f"{name}.jsonl", docs)
@@ -196,14 +196,14 @@ def test_a_file_that_is_in_both_is_val_alone(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_another_spelling_of_an_address(val: str, is_same: bool) -> None:
-    """A server is the same however it is written; a path is not, and another file may have the same version."""
+    """Two spellings of a server are the same; two paths are not, even if the files have the same version."""
     inputs = [Input(f"http://host.org/{name}.txt", "text", 9, "65f-9") for name in "ab"]
     assert len(leave_out(inputs, [Input(val, "text", 9, "65f-9")])) == 2 - is_same
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_a_dataset_on_the_hub_and_the_address_of_a_file_of_it(ending: str, tmp_path: Path, monkeypatch) -> None:
-    """The Hub says of both what the file holds."""
+    """A dataset and the URL of one of its files: the Hub reports the same content, so that file is left out."""
     folder = tmp_path / "o" / "n" / "data"
     folder.mkdir(parents=True)
     for i in range(3):
@@ -220,7 +220,7 @@ def test_a_dataset_on_the_hub_and_the_address_of_a_file_of_it(ending: str, tmp_p
 @pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])
 @pytest.mark.parametrize(("before", "now"), [("v", ""), ("", "v"), ("v", "va"), ("v", "a"), ("va", "av")])
 def test_another_val_is_refused(before: str, now: str, is_done: bool, tmp_path: Path) -> None:
-    """Other files for validation, more, fewer or none, are another run: refused with nothing touched."""
+    """More, fewer, other or no files for validation make another run, which is refused with nothing touched."""
     for name, docs in (("a", DOCS[:100]), ("v", DOCS[100:200]), ("z", DOCS[200:])):
         write_jsonl(tmp_path / f"{name}.jsonl", docs)
 
@@ -243,7 +243,7 @@ def test_another_val_is_refused(before: str, now: str, is_done: bool, tmp_path: 
 @pytest.mark.parametrize("kind", ["jsonl", "text"])
 @pytest.mark.parametrize("which", ["train", "val"])
 def test_no_text_in_one_of_them(which: str, kind: str, tmp_path: Path) -> None:
-    """A split that would have no token is an error that names its file, and nothing is left."""
+    """A split without tokens is an error that names its file, and leaves nothing."""
     (a, _), v, options = write_all(kind, tmp_path)
     empty = tmp_path / f"empty{a.suffix}"
     empty.write_text("\n" if kind == "jsonl" else "\ufeff", encoding="utf-8")
@@ -254,7 +254,7 @@ def test_no_text_in_one_of_them(which: str, kind: str, tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """--val takes several files; what contradicts it, or leaves nothing to train on, is a sentence."""
+    """--val takes several files; options that contradict it, or leave nothing to train on, are refused."""
     for name, docs in (("a", DOCS[:200]), ("v", DOCS[200:300]), ("w", DOCS[300:])):
         write_jsonl(tmp_path / f"{name}.jsonl", docs)
     monkeypatch.chdir(tmp_path)
@@ -289,7 +289,7 @@ def test_advice_where_val_is_too_small(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_names_of_the_hub_are_taken_from_their_part(tmp_path: Path) -> None:
-    """The inputs that an earlier run found are those of val for what --val names, and the rest for the rest."""
+    """Of the inputs on record, those of val are used for the names of --val, and the others for the others."""
     urls = [f"https://example.org/{name}.txt" for name in "va"]
     inputs = [Input(url, "text", 9, "v") for url in urls]
     Record(tmp_path / "prepare.json", Settings(val_files=1).fixed(), inputs, State(), names=urls).begin()
