@@ -325,11 +325,13 @@ def find_table(head: bytes, suffix: str = "") -> Foreign | None:
     True
     """
     text = head.decode("utf-8-sig", "replace")
-    tables = {each: _rows(text, each, len(head) >= HEAD_BYTES) for each in _TABLE_NAMES.get(suffix, ",\t;|")}
-    found = [delimiter for delimiter, rows in tables.items() if _is_table(rows, delimiter)]
-    if suffix in _TABLE_NAMES:
-        found += tables
-    return _table(tables[found[0]], found[0], text) if found else None
+    first, is_cut = text.lstrip().partition("\n")[0], len(head) >= HEAD_BYTES
+    delimiters = _TABLE_NAMES.get(suffix, ",\t;|")
+    for delimiter in filter(first.__contains__, delimiters):
+        if _is_table(rows := _rows(text, delimiter, is_cut), delimiter):
+            return _table(rows, delimiter, text)
+    own = delimiters[0]
+    return _table(_rows(text, own, is_cut), own, text) if suffix in _TABLE_NAMES else None
 
 
 def _rows(text: str, delimiter: str, is_cut: bool) -> list[list[str]]:
