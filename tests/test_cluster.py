@@ -76,7 +76,8 @@ class Dask:
         # --port 0: any that is free
         options = ("--host", host, "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file))
         self.scheduler = self._start("scheduler", *options, where=where)
-        return str(self._wait_for_address())
+        self.address = str(self._wait_for_address())
+        return self.address
 
     def start_worker(
         self, host: str = LOOPBACK, where: tuple[str, ...] = (), path: Path = ROOT, n_threads: int = 1
@@ -127,17 +128,17 @@ def running(folder: Path) -> Iterator[Dask]:
         found.close()
 
 
-def start_three(dask: Dask) -> str:
-    """Start a scheduler with three workers of one thread."""
+def start_two(dask: Dask) -> str:
+    """Start a scheduler with two workers of one thread each."""
     address = dask.start_scheduler()
-    for _ in range(3):
+    for _ in range(2):
         dask.start_worker()
     return address
 
 
 @pytest.fixture
 def dask(tmp_path: Path) -> Iterator[Dask]:
-    """One of the test's own."""
+    """A cluster of the test's own."""
     (tmp_path / "dask").mkdir()
     with running(tmp_path / "dask") as found:
         yield found
@@ -145,10 +146,34 @@ def dask(tmp_path: Path) -> Iterator[Dask]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One for all tests that kill none of its processes."""
+    """A cluster for all tests that kill none of its processes."""
     pytest.importorskip("distributed")
     with running(tmp_path_factory.mktemp("dask")) as found:
-        yield start_three(found)
+        yield start_two(found)
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dask]:
+    """A scheduler without workers, for tests that bring a worker of their own."""
+    pytest.importorskip("distributed")
+    with running(tmp_path_factory.mktemp("dask")) as found:
+        found.start_scheduler()
+        yield found
+
+
+@pytest.fixture
+def bare(scheduler: Dask) -> Iterator[Dask]:
+    """That scheduler; the test's workers are ended, and it knows."""
+    yield scheduler
+    for process in scheduler.processes[1:]:
+        process.kill()
+        process.wait()
+    del scheduler.processes[1:]
+    from distributed import Client
+
+    with Client(scheduler.address, set_as_default=False) as client:
+        while client.scheduler_info(n_workers=-1)["workers"]:
+            time.sleep(0.02)
 
 
 DOCS = [f"Document {i} says hello.\n\nIt's short, {'and quite repetitive ' * (i % 17)} {i * i}." for i in range(2500)]
@@ -224,7 +249,7 @@ def test_shuffled_on_the_cluster(dask: Dask, address: str, tmp_path: Path) -> No
 
 
 def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What this machine's threads would take, and how long, is not said: others do the work."""
+    """The plan does not say what this machine's threads would need: others do the work."""
     caplog.set_level(logging.INFO, "fineweb_stream")
     prepare(write_corpus("jsonl", tmp_path), tmp_path / "out", cluster=address)
     said = "\n".join(caplog.messages)
@@ -235,7 +260,7 @@ def test_the_plan_is_the_clients(address: str, tmp_path: Path, caplog: pytest.Lo
 
 
 def test_relative_paths(address: str, tmp_path: Path, monkeypatch) -> None:
-    """Workers stand in another folder: a relative path is the client's."""
+    """Workers run in another folder: a relative path is the client's."""
     corpus = write_corpus("txt", tmp_path)
     monkeypatch.chdir(tmp_path)
     prepare_on(address, "c.txt", tmp_path / "out")
@@ -243,8 +268,8 @@ def test_relative_paths(address: str, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_a_killed_worker_and_a_new_one(dask: Dask, tmp_path: Path) -> None:
-    """What a lost worker had is done elsewhere, neither lost nor doubled; one that joins takes part."""
-    address = start_three(dask)
+    """The blocks of a lost worker are done elsewhere, once; a new worker takes part."""
+    address = start_two(dask)
     corpus = write_corpus("jsonl", tmp_path)
 
     def kill_and_add() -> None:
@@ -252,13 +277,13 @@ def test_a_killed_worker_and_a_new_one(dask: Dask, tmp_path: Path) -> None:
         dask.start_worker()
 
     with once_saved(tmp_path / "out", kill_and_add):
-        prepare_on(address, corpus, tmp_path / "out", slow=0.05)
+        prepare_on(address, corpus, tmp_path / "out", slow=0.03)
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
 def test_all_workers_killed_and_a_new_one(dask: Dask, tmp_path: Path, capsys) -> None:
     """Without a worker the run says so and waits; the next one finishes it."""
-    address = start_three(dask)
+    address = start_two(dask)
     corpus = write_corpus("jsonl", tmp_path)
 
     def kill_and_add() -> None:
@@ -273,8 +298,8 @@ def test_all_workers_killed_and_a_new_one(dask: Dask, tmp_path: Path, capsys) ->
 
 
 def test_a_killed_scheduler(dask: Dask, tmp_path: Path) -> None:
-    """One sentence and exit status 1; the local executor finishes: same bytes."""
-    address = start_three(dask)
+    """One sentence and exit status 1; a local run continues: same bytes."""
+    address = start_two(dask)
     corpus = write_corpus("jsonl", tmp_path)
     out = tmp_path / "out"
     started = time.monotonic()
@@ -301,7 +326,7 @@ def test_a_scheduler_too_busy_to_count(error: type[Exception]) -> None:
 
 
 def test_start_local_and_finish_on_the_cluster(address: str, tmp_path: Path) -> None:
-    """A run goes on wherever it is continued: same bytes."""
+    """A run may be continued elsewhere: same bytes."""
     corpus = write_corpus("parquet", tmp_path)
     absorb, n_left = run.Run._absorb, [20]
 
@@ -319,7 +344,7 @@ def test_start_local_and_finish_on_the_cluster(address: str, tmp_path: Path) -> 
 
 
 def test_a_bad_record_is_named_as_on_one_machine(address: str, tmp_path: Path) -> None:
-    """The line's number is right, though blocks travel in groups; what came before it is saved."""
+    """The line's number is right although blocks are sent in groups; what came before it is saved."""
     corpus = write_corpus("jsonl", tmp_path)
     lines = corpus.read_text().splitlines(keepends=True)
     lines[1234] = "{not json\n"
@@ -334,7 +359,7 @@ def test_a_bad_record_is_named_as_on_one_machine(address: str, tmp_path: Path) -
 
 
 def test_a_block_that_fails_three_times(address: str, tmp_path: Path) -> None:
-    """Dask tries three times in all; the blocks before it come, and the error has the block."""
+    """Dask tries three times in all; the blocks before it arrive, and the error names the block."""
     corpus, tries = write_corpus("txt", tmp_path), tmp_path / "tries"
 
     def fail_at_third(block: object) -> int:
@@ -358,7 +383,7 @@ def test_a_block_that_fails_three_times(address: str, tmp_path: Path) -> None:
 
 
 def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch) -> None:
-    """Dask gives up on it (here at once), and the sentence names the place."""
+    """Dask gives up on it (here at once), and the message names the place."""
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     corpus = write_corpus("txt", tmp_path)
     sources = job.make_sources(job.find_inputs([str(corpus)]), ReadOptions())
@@ -374,23 +399,30 @@ def test_a_block_that_kills_its_workers(dask: Dask, tmp_path: Path, monkeypatch)
     assert str(caught.value.__cause__).startswith(f"{corpus}, from 0: each worker that took this was lost")
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_workers_share_the_connections(dask: Dask, tmp_path: Path, form: str) -> None:
-    """What lies at a URL is read by the workers, with the connections that were asked for divided among them."""
-    pytest.importorskip("urllib3")
+@pytest.fixture(scope="module")
+def eight_threads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of two workers with four threads each."""
     distributed = pytest.importorskip("distributed")
+    with running(tmp_path_factory.mktemp("dask")) as found:
+        address = found.start_scheduler()
+        for _ in range(2):
+            found.start_worker(n_threads=4)
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2)
+        yield address
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_workers_share_the_connections(eight_threads: str, tmp_path: Path, form: str) -> None:
+    """Workers read what is at a URL, and share the connections that were asked for."""
+    pytest.importorskip("urllib3")
     corpus = write_corpus(form, tmp_path)
     prepare_on("", corpus, tmp_path / "here")
-    address = dask.start_scheduler()
-    for _ in range(2):
-        dask.start_worker(n_threads=4)
-    with distributed.Client(address, set_as_default=False) as client:
-        client.wait_for_workers(2)
     (tmp_path / "served").mkdir()
     shutil.move(corpus, tmp_path / "served" / corpus.name)
     with HubServer(tmp_path / "served") as server:
-        server.cdn_latency = 0.05  # so that several threads wait at the same time
-        prepare_on(address, f"{server.url}/files/{corpus.name}", tmp_path / "there", connections=2)
+        server.cdn_latency = 0.02  # so that several threads wait at the same time
+        prepare_on(eight_threads, f"{server.url}/files/{corpus.name}", tmp_path / "there", connections=2)
         assert server.n_connections <= 2 + 2 * 1, "here, and one for each worker"
         assert len(server.log) > 20
     assert outputs(tmp_path / "there") == outputs(tmp_path / "here")
@@ -406,22 +438,21 @@ def complaint(address: str, corpus: Path, engine: str = "tiktoken") -> str:
     return str(caught.value)
 
 
-def test_workers_that_cannot_see_the_input(dask: Dask, tmp_path: Path) -> None:
+def test_workers_that_cannot_see_the_input(bare: Dask, tmp_path: Path) -> None:
     """In a mount namespace of their own the folder is empty."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("this needs root: unshare -m")
     (tmp_path / "data").mkdir()
     corpus = write_corpus("txt", tmp_path / "data")
-    address = dask.start_scheduler()
     hide = f'mount -t tmpfs none {tmp_path / "data"} && exec "$@"'
-    dask.start_worker(where=("unshare", "-m", "sh", "-c", hide, "sh"))
-    said = complaint(address, corpus)
+    bare.start_worker(where=("unshare", "-m", "sh", "-c", hide, "sh"))
+    said = complaint(bare.address, corpus)
     assert said.startswith("worker tcp://127.0.0.1:")
     assert f"cannot see {corpus}: No such file or directory\n" in said
     assert f"type there: ls -l {corpus}" in said
 
 
-def test_workers_without_an_extra(dask: Dask, tmp_path: Path) -> None:
+def test_workers_without_an_extra(bare: Dask, tmp_path: Path) -> None:
     """The package and the command that brings it are named."""
     pytest.importorskip("gigatoken")
     blocker = tmp_path / "blocker"
@@ -431,15 +462,14 @@ def test_workers_without_an_extra(dask: Dask, tmp_path: Path) -> None:
         "importlib.util.find_spec = lambda name, *a: None if name == 'gigatoken' else real(name, *a)\n"
     )
     (blocker / "fineweb_stream").symlink_to(ROOT / "fineweb_stream")
-    address = dask.start_scheduler()
-    dask.start_worker(path=blocker)
-    said = complaint(address, write_corpus("txt", tmp_path), "gigatoken")
+    bare.start_worker(path=blocker)
+    said = complaint(bare.address, write_corpus("txt", tmp_path), "gigatoken")
     assert "gigatoken is not installed\n" in said
     assert "type there: pip install gigatoken" in said
 
 
 @pytest.mark.parametrize("version", ["9.9.9", None])
-def test_workers_with_another_version_or_none(dask: Dask, tmp_path: Path, version: str | None) -> None:
+def test_workers_with_another_version_or_none(bare: Dask, tmp_path: Path, version: str | None) -> None:
     """Both versions and the command are named: another version could give other ids."""
     from fineweb_stream import __version__
 
@@ -452,9 +482,8 @@ def test_workers_with_another_version_or_none(dask: Dask, tmp_path: Path, versio
         module.write_text(module.read_text().replace(f'"{__version__}"', f'"{version}"'))
     else:
         (other / "fineweb_stream.py").write_text("raise ModuleNotFoundError(\"No module named 'fineweb_stream'\")\n")
-    address = dask.start_scheduler()
-    dask.start_worker(path=other)
-    said = complaint(address, write_corpus("txt", tmp_path))
+    bare.start_worker(path=other)
+    said = complaint(bare.address, write_corpus("txt", tmp_path))
     assert (f"has fineweb_stream {version}, here" if version else "No module named 'fineweb_stream'") in said
     assert f"install fineweb_stream {__version__} there" in said
 
@@ -478,8 +507,8 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "has 4 bytes there, 5 here" in find_missing(Needs(__version__, (), str(tmp_path / "c.txt"), 5))[0]
 
 
-def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each is said with the address, within the time given; Dask missing, with the command."""
+def test_no_scheduler_and_no_worker(bare: Dask, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is reported with the address within the time given; a missing Dask, with the command that installs it."""
     needs = Needs("", (), "", 0)
     for address in ("tcp://127.0.0.1:9", "nonesuch.invalid:8786"):
         with (
@@ -487,7 +516,7 @@ def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path, caplog: pytest.L
             connect(address, needs, connect_seconds=1),
         ):
             pass
-    address = dask.start_scheduler()
+    address = bare.address
     caplog.set_level(logging.INFO, "fineweb_stream")
     with pytest.raises(InputError, match="no worker came within 1 s"), connect(address, needs, wait_seconds=1):
         pass
@@ -497,12 +526,11 @@ def test_no_scheduler_and_no_worker(dask: Dask, tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize("address", ["", "host", "tcp://", "http://127.0.0.1:8786", "tcp://127.0.0.1:x"])
-def test_no_address(address: str, tmp_path: Path) -> None:
-    """Two lines at once, and nothing of Dask's own at the end."""
-    path = tmp_path / "c.txt"
-    path.write_text("some words. " * 100)
-    command = [sys.executable, "-m", "fineweb_stream", str(path), "--out", str(tmp_path), "--cluster", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def test_no_address(address: str, tmp_path: Path, run_program) -> None:
+    """Two lines at once, and no output of Dask's own."""
+    (tmp_path / "c.txt").write_text("some words. " * 100)
+    options = {} if address else {"timeout": 60}  # one as a process, which may say something when it ends
+    done = run_program("c.txt", "--cluster", address, **options)
     assert done.returncode == 2
     first, hint = done.stderr.splitlines()
     assert first.startswith(f"prepare: {address!r} is no scheduler's address: ")
