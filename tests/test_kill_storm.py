@@ -1,8 +1,8 @@
-"""SIGKILL at random moments, in every phase: the outputs are those of a run that nobody disturbed (C5, C6, C8).
+"""SIGKILL at random moments, in every phase: the outputs are those of an undisturbed run (C5, C6, C8).
 
-The bulk of the kills goes to children that a driver (`python -m tests.test_kill_storm`) forks once it has imported the
-program: a kill costs milliseconds instead of a start of Python. The program in the child is the real one, only slower
-in some places, so that all phases last long enough to be hit.
+Most kills go to children that a driver (`python -m tests.test_kill_storm`) forks once it has imported the program: a
+kill takes milliseconds instead of a start of Python. The program in the child is the real one, only slower in some
+places, so that every phase lasts long enough to be hit.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ def write_corpus(kind: str, folder: Path, n_documents: int) -> tuple[Path, list[
 
 
 def undisturbed(path: Path, arguments: list[str], folder: Path) -> dict[str, bytes]:
-    """Return all that one run without a kill leaves, shards kept."""
+    """Return every file that a run without a kill leaves, shards kept."""
     command = [sys.executable, ROOT / "prepare.py", path, *arguments, "--keep-shards", "--out", folder]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 class Folder:
-    """The outputs under fire: what must hold after every kill, and at the end."""
+    """The output folder: what must hold after every kill, and at the end."""
 
     def __init__(self, path: Path, expected: dict[str, bytes], keep_shards: bool) -> None:
         self.path, self._expected, self.counts = path, expected, list(COUNTS)
@@ -103,7 +103,7 @@ class Folder:
         self._position: tuple[Any, ...] = ()
 
     def check(self) -> None:
-        """Final names hold what they shall hold (C6), and the record never goes back."""
+        """Files with final names are complete (C6), and the record never goes back."""
         for path in (*self.path.glob("*.bin"), *self.path.glob("*.npy")):
             assert path.read_bytes() == self._expected[path.name], f"{path.name} is not complete"
         if record := read_record(self.path):
@@ -117,7 +117,7 @@ class Folder:
             assert not any(self._position), "the record is gone"  # of nothing none is kept
 
     def check_done(self) -> None:
-        """The bytes, the records and the files of a run that nobody disturbed (C5, C8), and nothing else."""
+        """The bytes, the records and the files are those of an undisturbed run (C5, C8), and nothing else is there."""
         found_names = {path.name for path in self.path.iterdir()}
         assert found_names == self._names, f"left: {found_names - self._names}, missing: {self._names - found_names}"
         for name in self._names - {"prepare.json"}:
@@ -131,7 +131,7 @@ class Folder:
 
 
 class Watch:
-    """What the driver knows of its child: the phase, and how many blocks the record does not speak of yet."""
+    """What the driver knows of its child: the phase, and how many blocks are not recorded yet."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 16)
@@ -181,7 +181,7 @@ class Watch:
 
 
 def make_slow(watch: Watch) -> None:
-    """Small blocks, many commits, and time enough in each phase."""
+    """Small blocks, many commits, and enough time in each phase."""
     from fineweb_stream.output import files, shards
     from fineweb_stream.pipeline import job, run
     from fineweb_stream.pipeline.worker import get_encoder
@@ -226,7 +226,7 @@ def fork_program(arguments: list[str], log: Path, stdin: Path | None = None) -> 
 
 
 def kill(watch: Watch, phase: str, delay: float, program: tuple[Any, ...]) -> int:
-    """Fork the program, kill it a moment after it has come to a phase, and return its status; it may end before."""
+    """Fork the program, kill it a moment after it has reached a phase, and return its status; it may end before."""
     watch.reset()
     pid, status, ended = fork_program(*program), 0, 0
     while not ended and watch.phase != phase:
@@ -320,7 +320,7 @@ def drive(kind: str, arguments: list[str], out: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_storm(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """However often it is killed, in whatever phase: the same bytes, no temporary file, little done twice."""
+    """However often and in whatever phase it is killed: the same bytes, no temporary file, few blocks done twice."""
     path, options = write_corpus(kind, tmp_path, 150)
     arguments = [str(path), *options, "--shard-tokens", "5500", "--engine", "tiktoken", "--workers", "2"]
     command = [sys.executable, "-m", "tests.test_kill_storm", kind, *arguments]
@@ -340,7 +340,7 @@ def test_kill_storm(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_some_of_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever is compressed or piped, wherever val is: killed and continued, the bytes of a run that was not."""
+    """Compressed or piped, with any kind of val: killed and continued, it gives the bytes of an undisturbed run."""
     pytest.importorskip("zstandard")
     seed = random.randrange(1 << 16)
     command = [sys.executable, "-m", "tests.test_kill_storm", "grid", str(seed), tmp_path, "5", "3"]
@@ -351,7 +351,7 @@ def test_some_of_the_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "npy", "shuffled"])
-def test_kill_the_program(kind: str, tmp_path: Path) -> None:
+def test_kill_the_program(kind: str, tmp_path: Path, run_program: Any) -> None:
     """The same for prepare.py as it is, killed at moments spread over its whole run."""
     path, options = write_corpus(kind, tmp_path, 3000)
     arguments = [str(path), *options, "--shard-tokens", "60000"]
@@ -365,7 +365,7 @@ def test_kill_the_program(kind: str, tmp_path: Path) -> None:
             time.sleep(seconds * (0.3 + 0.7 * (i + rng.random()) / N_PROGRAM_KILLS))
             program.kill()
         folder.check()
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert run_program(*arguments, "--out", folder.path).returncode == 0
     folder.check_done()
 
 
