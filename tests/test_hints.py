@@ -301,12 +301,7 @@ CASES = [
     Case("support/units.py", "hint", "d.jsonl --max-tokens x", "d.jsonl --max-tokens {0}", typed=r"like (\w+),"),
     Case("support/units.py", "hint", "d.jsonl --val-ratio 0,2", "d.jsonl --val-ratio {0}", typed=r"point: (\S+)"),
     Case("support/units.py", "try 0.0005", "d.jsonl --val-ratio 5", "d.jsonl --val-ratio {0}", typed=r"try (\S+)"),
-    Case(
-        "pipeline/settings.py",
-        "leave out --{option}",
-        "c.txt --val-at end --val-tokens 50",
-        "c.txt --val-at end",
-    ),
+    Case("pipeline/settings.py", "leave out --{option}", "c.txt --val-at end --val-tokens 50", "c.txt --val-at end"),
     Case(
         "pipeline/settings.py",
         "'try 100M'",
