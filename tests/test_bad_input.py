@@ -85,7 +85,7 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_file(run_program, tmp_path, name: str) -> None:
-    """Exit status 2, the file and the place, what to type next; no output is left."""
+    """A bad file gives exit status 2, its name, the place and advice; no output is left."""
     data, parts = BAD_FILES[name]
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
@@ -362,7 +362,7 @@ def test_damaged_parquet_is_named(run_program, tmp_path) -> None:
 
 
 def test_wrong_parquet_column(run_program, tmp_path) -> None:
-    """The columns that there are get named; a column that is no text is refused by its type."""
+    """If the column is missing, those that exist are named; a column that is no text is refused by its type."""
     pytest.importorskip("pyarrow")
     path = write_parquet(tmp_path / "c.parquet", GOOD)
     assert_error(run_program(path, "--text-column", "body"), 2, "no column 'body'", "id, text, score")
@@ -377,7 +377,7 @@ def test_wrong_parquet_column(run_program, tmp_path) -> None:
 
 
 def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
-    """Text that is bytes to its writer, and text in a struct or object; a column of that very name comes first."""
+    """Text may be a column of bytes, or a field of a struct or object; a column of exactly that name comes first."""
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
@@ -413,7 +413,7 @@ def test_columns_of_bytes_and_in_structs(tmp_path, reference) -> None:
 
 @pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
 def test_half_of_a_character_is_counted(reference, tmp_path, errors: str) -> None:
-    """A lone surrogate in JSON is U+FFFD, as tiktoken has it, and is on record; a pair is a character."""
+    """A lone surrogate in JSON becomes U+FFFD, as by tiktoken, and is on record; a pair is a character."""
     lines = [*(json.dumps({"text": text}) for text in GOOD), r'{"text": "a\ud800b"}', r'{"text": "a\ud83d\ude00b"}']
     (tmp_path / "c.jsonl").write_text("\n".join(lines))
     prepare(tmp_path / "c.jsonl", tmp_path / "out", errors=errors, quiet=True)
@@ -425,7 +425,7 @@ def test_half_of_a_character_is_counted(reference, tmp_path, errors: str) -> Non
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_records_with_invalid_utf8_are_skipped(reference, tmp_path, kind: str) -> None:
-    """By --skip-bad, in each format that has records: counted, with their place; all others are there."""
+    """--skip-bad counts and locates what it skips, in each format with records; all others are kept."""
     marks = ["café number 3" if i in (3, 40) else text for i, text in enumerate(GOOD)]
     if kind == "parquet":
         pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -464,7 +464,7 @@ def test_literal_eot_gets_a_hint(run_program, tmp_path) -> None:
 
 
 def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
-    """A validation split that nanoGPT cannot draw from is named, with the option that mends it."""
+    """A validation split too short for nanoGPT is named, with the option that helps."""
     (tmp_path / "c.txt").write_text("some words " * 9000)
     done = run_program("c.txt", "--out", "out")
     assert "warning: val.bin has" in done.stdout
@@ -509,7 +509,7 @@ def test_compressed_files_are_estimated(tmp_path, kind: str, suffix: str) -> Non
 
 
 def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
-    """A separator for jsonl; skipped records of a run that is done already; other text on standard input."""
+    """A separator for jsonl, records that a finished run has skipped, and another text on standard input are named."""
     (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]) + b"{\n")
     done = run_program("c.jsonl", "--separator", "x", "--skip-bad", "--out", "out")
     assert "note: --separator is for text files, and no input is one" in done.stdout
@@ -524,7 +524,7 @@ def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
 
 
 def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
-    """A separator of newlines is found in a file with Windows line ends; one that is nowhere is said to be."""
+    """A separator of newlines is found in a file with Windows line ends; one that is not found is named."""
     stories = [f"Story {i}\r\nA quiet river, a stone, a lantern." for i in range(50)]
     for k in range(3):
         (tmp_path / f"f{k}.txt").write_text("\r\n\r\n".join(stories), newline="")
@@ -538,7 +538,7 @@ def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
 
 
 def test_existing_outputs_are_left_alone(run_program, tmp_path) -> None:
-    """A train.bin of unknown origin is never touched, that of another run not without --overwrite; the same is done."""
+    """A train.bin of unknown origin is never touched; another run's only with --overwrite; the same run is done."""
     (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]))
     (tmp_path / "train.bin").write_bytes(b"precious")
     for more in ([], ["--overwrite"]):
@@ -611,7 +611,7 @@ TAKEN: dict[str, list[Any]] = {
 @pytest.mark.parametrize("call", [prepare, estimate, iter_ids])
 @pytest.mark.parametrize("name", TAKEN)
 def test_odd_numbers_from_a_script(name: str, call: Callable[..., Any], tmp_path: Path) -> None:
-    """Each number with each odd value: it does what it says, or is an InputError that names it; nothing else."""
+    """Each number with each odd value has its effect, or is an InputError that names it."""
     if name not in inspect.signature(call).parameters:
         pytest.skip("it has no such parameter")
     path = write_jsonl(tmp_path / "c.jsonl", GOOD)
@@ -668,7 +668,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_that_are_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no file, folder, column or separator can be is refused before anything is made."""
+    """A value that cannot be a file, folder, column or separator is refused before anything is made."""
     write_jsonl(tmp_path / "c.jsonl", GOOD)
     monkeypatch.chdir(tmp_path)
     given, message = NAMES[name]
@@ -679,7 +679,7 @@ def test_names_that_are_none(name: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("option", [{"executor": "x"}, {"cluster": 3}])
 def test_where_to_encode_from_a_script(option: dict[str, Any], tmp_path: Path) -> None:
-    """What is no executor or address is named before anything is made."""
+    """A value that is no executor or address is named before anything is made."""
     path = write_jsonl(tmp_path / "c.jsonl", GOOD)
     with pytest.raises(InputError, match=f"^{next(iter(option))}="):
         prepare(path, tmp_path / "out", **option)
@@ -708,7 +708,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_values_from_a_script(tmp_path, name: str) -> None:
-    """A script may give what the command line takes; what makes no sense is an InputError that names the parameter."""
+    """A script may give what the command line takes; a wrong value is an InputError that names the parameter."""
     path = write_jsonl(tmp_path / "c.jsonl", GOOD)
     good, bad = NUMBERS[name]
     made = []
@@ -724,7 +724,7 @@ def test_values_from_a_script(tmp_path, name: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, -1])
 def test_no_workers(tmp_path, workers: int) -> None:
-    """No script asks for none, or fewer: it is an error, as on the command line."""
+    """From a script, a number of workers below 1 is an error, as on the command line."""
     path = write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
     with pytest.raises(InputError, match=f"workers={workers}"):
         prepare(path, tmp_path / "out", workers=workers, quiet=True)
@@ -734,7 +734,7 @@ def test_no_workers(tmp_path, workers: int) -> None:
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_no_empty_folder_is_left(is_there: bool, tmp_path: Path) -> None:
-    """A folder that a failed run made goes, and those above it; one that was there, or has something, stays."""
+    """Folders that a failed run made are removed; those that existed, or have files, stay."""
     path = write_jsonl(tmp_path / "c.jsonl", [*GOOD, None])
     out = tmp_path / "a" / "b"
     if is_there:
@@ -755,7 +755,7 @@ def test_a_file_called_as_standard_input(run_program, tmp_path) -> None:
 
 
 def test_no_more_memory_from_the_system(tmp_path, monkeypatch) -> None:
-    """A limit of the system that is met first is a lack of memory, too: exit 3, with the place and the way on."""
+    """A lack of memory by a limit of the system gives exit status 3, the place, and advice."""
     path = write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
     monkeypatch.setattr(run, "encode_block", raise_memory_error)
     with pytest.raises(MemoryLimitError, match=r"c\.jsonl, from 0: out of memory \(realloc failed\)"):
@@ -776,7 +776,7 @@ ALL_BAD = {
 
 @pytest.mark.parametrize("name", ["none.parquet", "other.parquet", "cut.parquet", *ALL_BAD])
 def test_skipping_all_is_not_advised(name: str, tmp_path: Path) -> None:
-    """Where all records are bad in the same way, --skip-bad would leave nothing; beside a good file it is the way."""
+    """--skip-bad is not advised if it would skip all records, but it is if another file is good."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     good, bad = write_jsonl(tmp_path / "good.jsonl", GOOD), tmp_path / name
     pq.write_table(pa.table({"text": pa.array([None] * 50, pa.string())}), tmp_path / "none.parquet")
@@ -798,7 +798,7 @@ def test_skipping_all_is_not_advised(name: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_cut_off_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """--skip-bad passes over each parquet file without a footer: counted, located, said; the others are all there."""
+    """--skip-bad skips each parquet file without a footer: counted, located, printed; all others are kept."""
     pytest.importorskip("pyarrow")
     paths = [write_parquet(tmp_path / f"{k}.parquet", GOOD) for k in range(6)]
     prepare(paths[::2], tmp_path / "expected", val_ratio=0.1, quiet=True)
@@ -824,7 +824,7 @@ def test_files_that_are_cut_off_are_skipped(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_a_disk_that_fails_is_no_bad_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be read at the moment is never skipped: it may be whole."""
+    """A file that cannot be read at the moment is never skipped: it may be whole."""
     pytest.importorskip("pyarrow")
     paths = [write_parquet(tmp_path / f"{k}.parquet", GOOD) for k in range(2)]
     real = parquet.open_file

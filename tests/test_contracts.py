@@ -218,7 +218,7 @@ def test_several_texts_are_joined_by_one_eot(reference, tmp_path) -> None:
 
 
 def test_line_ends_and_byte_order_mark(reference, tmp_path) -> None:
-    """As `open()` reads them: no mark, and newlines only."""
+    """A byte-order mark and line ends are read as by `open()`."""
     (tmp_path / "c.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\nfour \xef\xbb\xbf five")
     prepare(tmp_path / "c.txt", tmp_path, val_ratio=0.2, quiet=True)
     assert both_splits(tmp_path) == reference.encode_ordinary("one\ntwo\nthree\n\nfour \ufeff five")
@@ -249,7 +249,7 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
 
 @pytest.mark.parametrize("separator", [b"\n", b"\n\n", b"\n\n\n", b"a\n", b"\na\n"])
 def test_blocks_of_any_line_ends_end_after_separators(separator: bytes, monkeypatch) -> None:
-    """Where a search may begin anywhere, it ends where one from the start ends, too. All short texts, all places."""
+    """A search from any offset ends where one from the start ends, too; all short texts, all offsets."""
     from fineweb_stream.inputs import separated
     from fineweb_stream.inputs.blocks import Input
     from fineweb_stream.inputs.storage import InputFile
@@ -266,7 +266,7 @@ def test_blocks_of_any_line_ends_end_after_separators(separator: bytes, monkeypa
 
 @pytest.mark.parametrize("separator", [b"a", b"ab", b"aa", b"aba", b"aaa"])
 def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, monkeypatch) -> None:
-    """For only from the beginning of such a row can be told which of them separate. All short texts, all places."""
+    """Of overlapping separators, those count that a search from the start finds; all short texts, all offsets."""
     from fineweb_stream.inputs import separated
     from fineweb_stream.inputs.storage import InputFile
     from fineweb_stream.support.model import Input
@@ -300,7 +300,7 @@ def test_standard_input_is_a_file(monkeypatch, reference, tmp_path) -> None:
 
 @pytest.mark.parametrize("n", [20, 200])
 def test_what_was_compared_of_a_pipe(n: int, monkeypatch, tmp_path, caplog) -> None:
-    """One that begins as the one before is taken for it; how much was compared is said where that is not all."""
+    """A pipe that begins as the one before counts as the same; a note says how much was compared, if not all."""
     from fineweb_stream.inputs import standard_input
 
     caplog.set_level("INFO", "fineweb_stream")
@@ -389,7 +389,7 @@ def test_iter_ids_is_the_whole_corpus(reference, tmp_path, kind: str) -> None:
 
 
 def test_iter_ids_can_be_left(tmp_path) -> None:
-    """Leaving early leaves no thread; what is wrong with the input is said where it is met."""
+    """Leaving early leaves no thread; an error in the input is raised where it is met."""
     docs = [f"Document {i} says hello. {'word ' * 200}" for i in range(20_000)]
     ids = iter_ids(write_jsonl(tmp_path / "c.jsonl", docs))
     assert len(next(ids)) > 1000

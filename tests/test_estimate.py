@@ -24,7 +24,7 @@ from .helpers import prepare_in_blocks, write_jsonl, write_parquet
 
 DOCS = [f"Document number {i} of some, " + "with a few words in it. " * (1 + i * 7 % 23) for i in range(4000)]
 NOT_FOR_IT = {"index", "dry_run", "cluster", "executor", "quiet"}
-"""What changes neither what comes out nor what it takes here."""
+"""Parameters that change neither the result nor its cost."""
 
 
 def write(kind: str, folder: Path) -> tuple[Path, dict[str, str]]:
@@ -150,7 +150,7 @@ def test_several_files_of_which_some_are_sampled(tmp_path: Path, monkeypatch: py
 
 
 def test_compressed_files_are_estimated_roughly(tmp_path: Path) -> None:
-    """Of them only the beginnings are known."""
+    """Of compressed files only the beginnings are known, so the estimate is rough."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
     found = estimate(tmp_path / "c.jsonl.gz", tmp_path / "out", engine="tiktoken")
@@ -173,7 +173,7 @@ def test_parquet_that_repeats_is_estimated_roughly(share: float, tmp_path: Path,
 
 
 def test_a_compressed_file_that_is_cut(tmp_path: Path, capsys) -> None:
-    """A dry run refuses it as the run does, which first says what there is up to the cut: no zeros, no advice."""
+    """A dry run refuses a truncated file as the run does, which first prints what precedes the cut."""
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     packed = gzip.compress(path.read_bytes())
     (tmp_path / "c.jsonl.gz").write_bytes(packed[: len(packed) // 2])
@@ -198,7 +198,7 @@ def test_of_a_pipe_nothing_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("max_tokens", [None, 5000])
 def test_of_a_finished_run_it_is_what_was_made(max_tokens: int | None, tmp_path: Path, capsys) -> None:
-    """A dry run says that it is done, and what the same command does; what is ahead is estimated, and said to be."""
+    """A dry run in a finished folder says that it is done; only what is still to do is estimated."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     options = {"engine": "tiktoken", "max_tokens": max_tokens}
     result = prepare(path, out, quiet=True, **options)
@@ -218,7 +218,7 @@ def test_of_a_finished_run_it_is_what_was_made(max_tokens: int | None, tmp_path:
 
 
 def test_a_disk_too_small_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers say it; the dry run and the run refuse."""
+    """The estimate has the numbers; the dry run and the run refuse."""
     monkeypatch.setattr(files, "free_bytes", lambda folder: 1000)
     path = write_jsonl(tmp_path / "c.jsonl", DOCS)
     found = estimate(path, tmp_path / "out", engine="tiktoken")

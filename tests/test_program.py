@@ -105,7 +105,7 @@ def copy_program(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["train_fineweb.txt", "part.jsonl"])
 def test_no_arguments(tmp_path, name: str) -> None:
-    """Without arguments it reads what lies beside the script, says which, and writes beside the script."""
+    """Without arguments, the program reads what is beside the script, says what, and writes there."""
     program = copy_program(tmp_path)
     write_jsonl(tmp_path / "part.jsonl", DOCS)
     if name.endswith(".txt"):
@@ -168,7 +168,7 @@ def test_what_is_passed_over_beside_the_script(kind: str, tmp_path: Path, caplog
 
 
 def test_a_pipe_that_is_not_named(tmp_path) -> None:
-    """What is piped in is read; beside a corpus it is not clear which is meant, and an empty pipe is none."""
+    """A pipe is read; with a corpus beside the script, it is refused as unclear, unless it is empty."""
     program = copy_program(tmp_path)
     text = "\n".join(DOCS * 9)
     options = {"capture_output": True, "text": True, "timeout": 100, "encoding": "utf-8"}
@@ -255,7 +255,7 @@ def test_unknown_ending_is_looked_at(reference, tmp_path) -> None:
 
 
 def test_help_fits_a_screen(run_program) -> None:
-    """--help: at most 44 lines, examples at the end; every parameter of prepare() is an option of the same name."""
+    """--help has at most 50 lines, with examples at the end; each parameter of prepare() is an option of that name."""
     import inspect
 
     done = run_program("--help")
@@ -274,7 +274,7 @@ def test_importing_is_cheap() -> None:
 
 
 def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
-    """Without a terminal, progress is whole lines with percent, tokens, rates, shard and memory."""
+    """Without a terminal, progress is printed as whole lines with percent, tokens, rates, shard and memory."""
     from fineweb_stream.output.state import State
     from fineweb_stream.pipeline import progress
     from fineweb_stream.remote.network import Fetcher
@@ -294,7 +294,7 @@ def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
 
 
 def test_progress_says_what_a_network_brings(capsys) -> None:
-    """A rate over a second at least, however often a line is printed; and what the run waits for."""
+    """The rate of the network is that of at least a second; the line says what the run waits for."""
     from types import SimpleNamespace
 
     from fineweb_stream.output.state import State
@@ -315,7 +315,7 @@ def test_progress_says_what_a_network_brings(capsys) -> None:
 
 @pytest.fixture(scope="module")
 def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has tiktoken, numpy and psutil with what they require, and nothing of ours."""
+    """A Python with tiktoken, numpy, psutil and what these require, and nothing else."""
     folder = tmp_path_factory.mktemp("core")
     venv.EnvBuilder().create(folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -331,7 +331,7 @@ def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_requirements(*names: str) -> set[str]:
-    """Installed packages, and those that they cannot do without."""
+    """Return these packages and all that they require."""
     found: set[str] = set()
     for name in names:
         needs = [need for need in importlib.metadata.requires(name) or [] if "extra ==" not in need]
@@ -418,7 +418,7 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Take the right to write from the folder and all in it, for a while."""
+    """Make the folder and all in it read-only for a while."""
     paths = [folder, *folder.rglob("*")]
     modes = [path.stat().st_mode for path in paths]
     for path, mode in zip(paths, modes, strict=True):
@@ -431,7 +431,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def as_anyone() -> list[str]:
-    """What to put before a command so that the permissions of files count for root, too."""
+    """Return what to put before a command so that permissions count for root, too."""
     if os.name == "nt" or os.geteuid() != 0:
         return []
     if not shutil.which("setpriv"):
@@ -449,7 +449,7 @@ def test_ids_are_not_aliased(tmp_path) -> None:
 
 @pytest.mark.parametrize("package", ["tiktoken", "numpy", "psutil"])
 def test_a_missing_package_is_named(tmp_path, package: str) -> None:
-    """Where only the folder was copied: one sentence with the command that installs what is needed."""
+    """If only the folder was copied, one sentence has the command that installs what is needed."""
     code = f"import sys; sys.modules[{package!r}] = None; from fineweb_stream.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--demo", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -472,14 +472,14 @@ def test_a_package_of_unknown_version(tmp_path, monkeypatch, tokenizer: str, is_
 
 
 def test_public_names_are_seen() -> None:
-    """Where names are completed, and in `help()`."""
+    """Public names are completed, and listed by `help()`."""
     import fineweb_stream
 
     assert set(fineweb_stream.__all__) <= set(dir(fineweb_stream))
 
 
 def test_a_gigatoken_that_does_not_load_is_named(run_program, tmp_path) -> None:
-    """It may lack a library of the system: the reason and the way out, no traceback, nothing left."""
+    """If gigatoken lacks a library of the system, the message has the reason and advice; nothing is left."""
     write_jsonl(tmp_path / "c.jsonl", ["one document", "another one"])
     (tmp_path / "broken" / "gigatoken").mkdir(parents=True)
     (tmp_path / "broken" / "gigatoken" / "__init__.py").write_text('raise ImportError("libodd.so is missing")')
@@ -493,7 +493,7 @@ def test_a_gigatoken_that_does_not_load_is_named(run_program, tmp_path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="no such descriptors")
 @pytest.mark.parametrize("descriptor", [1, 2])
 def test_nobody_listens(run_program, tmp_path, descriptor: int) -> None:
-    """An output that is closed, or goes away with something for it in a buffer, changes no exit status."""
+    """A standard stream that is closed, before or after something was written, changes no exit status."""
     (tmp_path / "c.txt").write_text("some words " * 999)
     done = run_program("c.txt", preexec_fn=lambda: os.close(descriptor))
     assert done.returncode == 0 and "Traceback" not in done.stderr
@@ -536,7 +536,7 @@ def test_an_output_that_is_lost(command: str, unbuffered: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("arguments", [("",), ("c.txt", "--val", "")])
 def test_an_empty_name(arguments: tuple[str, ...], tmp_path: Path, run_program) -> None:
-    """An unset variable of the shell is no name of the current folder; `.` is."""
+    """An empty argument, as from an unset variable, is not the current folder; `.` is."""
     (tmp_path / "c.txt").write_text("some words " * 900)
     done = run_program(*arguments)
     assert done.returncode == 2 and "an input without a name" in done.stderr
@@ -589,7 +589,7 @@ def test_names_in_any_form(tmp_path: Path) -> None:
 
 
 def test_looking_without_numpy() -> None:
-    """Where only the folder was copied, `inspect` names what to install, as prepare.py does."""
+    """If only the folder was copied, `inspect` names what to install, as prepare.py does."""
     command = [sys.executable, "-S", "-m", "fineweb_stream", "inspect", "."]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
