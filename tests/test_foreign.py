@@ -110,6 +110,7 @@ def posts() -> str:
 
 
 XML = "".join(f"<p>{d}</p>" for d in PLAIN.splitlines())
+JAPANESE = "これは日本語の文章です。\n" * 40
 FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "tar": (".tar", tar, "a tar archive"),
     "tar of the oldest kind": (".tar", lambda: v7_tar(tar()), "a tar archive"),
@@ -155,6 +156,7 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "utf-16": (".txt", lambda: PLAIN.encode("utf-16"), "iconv -f utf-16 "),
     "utf-32le": (".txt", lambda: PLAIN.encode("utf-32-le"), "iconv -f utf-32le"),
     "chinese utf-16le": (".txt", lambda: ("一个安静的故事。\n" * 40).encode("utf-16-le"), "iconv -f utf-16le"),
+    "iso-2022-jp": (".jis", lambda: JAPANESE.encode("iso-2022-jp"), "iconv -f iso-2022-jp"),
     "zeros": (".txt", lambda: PLAIN.encode() + b"\0" * 9, "binary data"),
     "token ids": (".bin", lambda: np.arange(1, 50_000, 7, dtype=np.uint16).tobytes(), "binary data"),
     "program": (".exe", lambda: b"\x7fELF\2\1\1" + bytes(20), "an executable"),
@@ -291,7 +293,9 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
     assert done.returncode == 0, (command[1], done.stderr)
     [made] = set(tmp_path.iterdir()) - before
     column = {"csv without a header": "1", "posts": "Body"}.get(kind, "text")
-    if kind in ("docx", "notebook", "xml", "zip", "gzip") or "tar" in kind or "utf" in kind or kind == "tgz":
+    if kind == "iso-2022-jp":
+        assert made.read_text(encoding="utf-8") == JAPANESE
+    elif kind in ("docx", "notebook", "xml", "zip", "gzip") or "tar" in kind or "utf" in kind or kind == "tgz":
         assert find_inputs([str(made)])[0].format == ("jsonl" if made.name.endswith(".jsonl.gz") else "text")
         if made.name.endswith(".jsonl.gz"):
             return  # it had been called a .jsonl file before
@@ -371,6 +375,7 @@ PROSE = {
     "one word": "word",
     "tabs at the start": "\tA paragraph.\n\tAnother, which is longer.\n" * 9,
     "dates": "1999\n2000, 2001\n",
+    "colours": "\x1b[31mred\x1b(B and $B \x1b$ @\n",
     "octal digits": "1234567 01234567 ",  # also where a tar has its checksum
 }
 

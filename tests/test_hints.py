@@ -111,7 +111,7 @@ CASES = [
         "--errors replace",
         "latin.txt",
         "NEW",
-        do=lambda: subprocess.run("iconv -f latin1 -t utf-8 latin.txt > NEW", shell=True, check=True),
+        do=lambda: subprocess.run("iconv -f cp1252 -t utf-8 latin.txt > NEW", shell=True, check=True),
     ),
     Case("inputs/discover.py", "check the pattern", "'x*.jsonl'", "'d*.jsonl'"),
     Case("inputs/discover.py", "_meant(path)", "d.json", "{0}", typed=r"did you mean (\S+?)\?"),

@@ -100,7 +100,7 @@ def _not_utf8(record: int, byte: int, bad: bytes) -> RecordError:
         byte,
         f"invalid UTF-8 (0x{bad[0]:02x})",
         "--errors replace puts U+FFFD in its place, --errors ignore leaves it out;"
-        " a file in another encoding: iconv -f latin1 -t utf-8 OLD > NEW",
+        " a file in another encoding: iconv -f ENCODING -t utf-8 OLD > NEW (most Western text is in cp1252)",
     )
 
 

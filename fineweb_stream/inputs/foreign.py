@@ -283,10 +283,12 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _find_encoding(head: bytes) -> Foreign | None:
-    """Recognize UTF-16 and UTF-32 by byte-order marks or by zero bytes; other data with zero bytes is binary."""
+    """Recognize UTF-16 and UTF-32 by byte-order marks or zero bytes, ISO-2022-JP by its escapes; or binary data."""
     for name, marks in _BYTE_ORDER_MARKS.items():
         if head.startswith(marks):
             return _encoded(name, head.decode(name, "replace"))
+    if re.search(rb"\x1b\$[@B]([!-~]{2})+\x1b\(", head):
+        return _encoded("iso-2022-jp", "")
     if b"\0" not in head:
         return None
     for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
