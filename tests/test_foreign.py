@@ -15,6 +15,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tarfile
 import wave
 import zipfile
@@ -109,8 +110,14 @@ def posts() -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n{rows}</posts>\n'
 
 
+def cues(cue: str) -> str:
+    return "".join(cue.format(i=i, text=line) for i, line in enumerate(PLAIN.splitlines()))
+
+
 XML = "".join(f"<p>{d}</p>" for d in PLAIN.splitlines())
 JAPANESE = "これは日本語の文章です。\n" * 40
+TREC = "<DOC>\n<DOCNO> {i} </DOCNO>\n<TEXT>\n{text}\n</TEXT>\n</DOC>\n"
+WIKI = '<doc id="{i}" url="u" title="t">\n{text}\n</doc>\n'
 FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "tar": (".tar", tar, "a tar archive"),
     "tar of the oldest kind": (".tar", lambda: v7_tar(tar()), "a tar archive"),
@@ -128,6 +135,15 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "html error": (".htm", lambda: b"\n<html>\n<body><h1>404</h1></body></html>", "a web page"),
     "xml": (".xml", lambda: f"<?xml version='1.0'?><all>{XML}</all>".encode(), "XML"),
     "posts": (".xml", lambda: posts().encode(), "posts of Stack Exchange"),
+    "xml after a comment": (".xml", lambda: f"\n<!-- a-b -->\n<?xml version='1.0'?><a>{XML}</a>".encode(), ": XML"),
+    "xml with a doctype": (".sgm", lambda: f"<!DOCTYPE a SYSTEM 'x.dtd'>\n<a>{XML}</a>".encode(), ": XML"),
+    "tei": (".tei", lambda: f"<TEI xmlns='http://a.b/'>{XML}</TEI>".encode(), ": XML"),
+    "rss": (".rss", lambda: f"<!-- made\nby -->\n<rss version='2.0'>{XML}</rss>".encode(), ": XML"),
+    "atom": (".atom", lambda: f"<feed\n xml:lang='en'>{XML}</feed>".encode(), ": XML"),
+    "xhtml": (".xhtml", lambda: f"<?xml version='1.0'?>\n<html lang='en'>{XML}</html>".encode(), "a web page"),
+    "trec": (".sgml", lambda: cues(TREC).encode(), "tags"),
+    "wikiextractor": (".wiki", lambda: cues(WIKI).encode(), "between tags"),
+    "iso-2022-jp": (".jis", lambda: JAPANESE.encode("iso-2022-jp"), "iconv -f iso-2022-jp"),
     "xml of attributes": (".xml", lambda: posts().replace("posts>", "all>").encode(), "XML without text"),
     "objects and commas": (".jsonl", lambda: "".join(json.dumps(r) + ",\n" for r in RECORDS).encode(), "a comma after"),
     "lfs": (".txt", lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "git lfs pull"),
@@ -156,7 +172,6 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "utf-16": (".txt", lambda: PLAIN.encode("utf-16"), "iconv -f utf-16 "),
     "utf-32le": (".txt", lambda: PLAIN.encode("utf-32-le"), "iconv -f utf-32le"),
     "chinese utf-16le": (".txt", lambda: ("一个安静的故事。\n" * 40).encode("utf-16-le"), "iconv -f utf-16le"),
-    "iso-2022-jp": (".jis", lambda: JAPANESE.encode("iso-2022-jp"), "iconv -f iso-2022-jp"),
     "zeros": (".txt", lambda: PLAIN.encode() + b"\0" * 9, "binary data"),
     "token ids": (".bin", lambda: np.arange(1, 50_000, 7, dtype=np.uint16).tobytes(), "binary data"),
     "program": (".exe", lambda: b"\x7fELF\2\1\1" + bytes(20), "an executable"),
@@ -177,6 +192,10 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "avro": (".avro", lambda: b"Obj\x01\x04\x14avro.codec\x08null", "an Avro file"),
 }  # fmt: skip
 """Kinds of files: usual ending, how to make one, and what the message says."""
+
+TO_TEXT = ("tags", "between tags", "XML", ": XML")
+COLUMNS = {"csv without a header": "1", "posts": "Body"}
+"""Kinds whose command makes the lines of PLAIN, by what is said of them; and columns that are not called text."""
 
 
 def v7_tar(data: bytes) -> bytes:
@@ -284,7 +303,7 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
     command = re.search(r"(?:: )((?:mv|mkdir|jq|gzip|xz|bzip2|iconv|unzip|sed|\S*python\S*) .*?)(?:; or read it|$)",
                         caught.value.hint)  # fmt: skip
     if not command:
-        assert FOREIGN[kind][2] not in ("a tar archive", "a zip archive", "a JSON array", "a table (CSV)")
+        assert FOREIGN[kind][2] not in ("a tar archive", "a zip archive", "a JSON array", "a table (CSV)", *TO_TEXT)
         pytest.skip("there is no command for it, or one of another package")
     before = set(tmp_path.iterdir())
     done = subprocess.run(command[1], shell=True, capture_output=True, text=True, timeout=60)
@@ -292,10 +311,13 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
         pytest.skip("the tool is not here")
     assert done.returncode == 0, (command[1], done.stderr)
     [made] = set(tmp_path.iterdir()) - before
-    column = {"csv without a header": "1", "posts": "Body"}.get(kind, "text")
-    if kind == "iso-2022-jp":
+    if FOREIGN[kind][2] in TO_TEXT:
+        text = made.read_text(encoding="utf-8")
+        assert [line.strip() for line in text.splitlines() if line.startswith("Story")] == PLAIN.splitlines()
+        assert not re.search(r"<", text)
+    elif kind == "iso-2022-jp":
         assert made.read_text(encoding="utf-8") == JAPANESE
-    elif kind in ("docx", "notebook", "xml", "zip", "gzip") or "tar" in kind or "utf" in kind or kind == "tgz":
+    elif kind in ("docx", "notebook", "zip", "gzip") or "tar" in kind or "utf" in kind or kind == "tgz":
         assert find_inputs([str(made)])[0].format == ("jsonl" if made.name.endswith(".jsonl.gz") else "text")
         if made.name.endswith(".jsonl.gz"):
             return  # it had been called a .jsonl file before
@@ -303,7 +325,7 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
     else:
         n = 1 if kind == "pretty object" else len(DOCS)
         expected = list(itertools.chain(*document_ids(reference, DOCS[:n])))
-        assert np.concatenate(list(iter_ids(made, text_column=column))).tolist() == expected
+        assert np.concatenate(list(iter_ids(made, text_column=COLUMNS.get(kind, "text")))).tolist() == expected
 
 
 def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
@@ -375,6 +397,32 @@ PROSE = {
     "one word": "word",
     "tabs at the start": "\tA paragraph.\n\tAnother, which is longer.\n" * 9,
     "dates": "1999\n2000, 2001\n",
+    "a poem of quoted lines": '"Hold fast to dreams,\n"For if dreams die,\n"Life is a bird."\n\n',
+    "a dialogue": '"Who is there?"\n"A friend."\n"Advance," said he.\n',
+    "stanzas in quotes": '"One line and more."\n\n"Another line."\n\n',
+    "a quoted word": '"Yes"\nand no\n',
+    "a play": "[Enter GHOST]\n[Exit GHOST]\nHAMLET. To be, or not to be\n",
+    "scenes": "[1]\n[2]\n",
+    "references": "[1]: https://a.b [one]\n[2]: https://c.d [two]\n",
+    "citations": "[1, 2] say so.\n[3, 4] do not.\n",
+    "special tokens": "<s>Once upon a time</s>\n<s>Twice</s>\n",
+    "a special token of GPT": "<|endoftext|>Once upon a time\n",
+    "a chat": "<user> Hello\n<bot> Hello, too\n",
+    "bos": "<bos><feed>Once<rss>upon</feed>\n",
+    "documents": "<doc>\nOnce upon a time\n</doc>\n<DOC>\nTwice\n</DOC>\n",
+    "a readme": '<p align="center">\n  <img src="a.png">\n</p>\n\n# Title\n',
+    "a readme with a comment": "<!-- say <?xml - or --x -->\n<div>\n\n# Title\n",
+    "a comment without an end": "<!-- <!-- <!-- - -- > <?xml\n",
+    "log": "[2021-01-05 12:00:00,123] INFO: started\n[2021-01-05 12:00:01,456] INFO: ended\n",
+    "log of numbers": "[12, 34] GET /\n[56, 78] GET /\n",
+    "ruby": "[true, false].each do |x|\n  p x\nend\n",
+    "javascript": "window.onload = function () {\n  a = [{b: 1}];\n};\nwindow.c = [1, 2];\n",
+    "python": "{'a', 'b'}\n{'a' : x}\n['a', {'b': 1}]\n",
+    "an elision": "{'tis the season: 'twas}\n[{'tis}]\n",
+    "lisp": "(lp0 x)\n(dp 1)\n(lp)\n",
+    "times": "1\n2\n10:30 --> the bus\n00:00:01 the film starts\n",
+    "WEBVTT": "WEBVTTs are subtitles\n",
+    "script info": "[Script Info] is a section\n",
     "colours": "\x1b[31mred\x1b(B and $B \x1b$ @\n",
     "octal digits": "1234567 01234567 ",  # also where a tar has its checksum
 }
@@ -386,6 +434,37 @@ def test_prose_is_no_table_nor_anything_else(tmp_path: Path, kind: str) -> None:
     for name in ("c.txt", "c"):
         (tmp_path / name).write_text(PROSE[kind] * 50)
         assert find_inputs([str(tmp_path / name)])[0].format == "text"
+
+
+@pytest.mark.parametrize("name", ["c.xml", "c.html", "c.htm", "c.XHTML", "c.xml.gz", "c.html.gz"])
+def test_markup_is_known_by_its_suffix(tmp_path: Path, name: str) -> None:
+    """What begins with a tag is XML or HTML if its name says so, and text if not; a name alone says nothing."""
+    for text in ("<p>Once upon</p>\n", "<!-- a -->\n<corpus><doc>Once</doc></corpus>\n", "<s>Once upon</s>\n"):
+        pack = gzip.compress if name.endswith(".gz") else bytes
+        (tmp_path / name).write_bytes(pack(text.encode()))
+        with pytest.raises(InputError, match="XML" if ".xml" in name else "a web page"):
+            find_inputs([str(tmp_path / name)])
+        (tmp_path / "c.txt").write_text(text)
+        assert find_inputs([str(tmp_path / "c.txt")])[0].format == "text"
+        (tmp_path / name).write_bytes(pack(b"Once upon <p>a</p> time\n"))
+        assert find_inputs([str(tmp_path / name)])[0].format == "text"
+
+
+HOSTILE = """
+from fineweb_stream.inputs.foreign import HEAD_BYTES, find_foreign
+UNITS = [b"<!---->", b"<!-- -->", b"<a>", b"<", b"<?xml ?>", b'"a" \\n', b'"', b"[1 ,", b"[null,", b"[", b"{'a': 1} ",
+         b"{'", b'{"a":"b",', b"1 ", b"\\n", b" ", b"} ", b"window.", b"\\x1b$B!!", b"\\\\", b"[1]\\n", b"a,b\\n", b"-"]
+STARTS = [b"", b"<!--", b'"', b'["', b"[", b"{'a': 1", b"{'a': '", b'{"a": "', b"1", b"<rss ", b"window.a=[", b"1\\n0"]
+for start in STARTS:
+    for unit in UNITS:
+        for end in (b"", b"x"):
+            find_foreign((start + unit * HEAD_BYTES)[: HEAD_BYTES - len(end)] + end)
+"""
+
+
+def test_no_head_keeps_it_busy() -> None:
+    """Whatever a file begins with, it is looked at in the end: no pattern tries all ways to divide what is repeated."""
+    subprocess.run([sys.executable, "-c", HOSTILE], check=True, timeout=600)
 
 
 def test_format_overrides_detection(tmp_path: Path, reference) -> None:

@@ -117,9 +117,9 @@ _BINARY = (
 
 _JQ_CELLS = 'jq -r \'.cells[].source | if type == "array" then join("") else . end\''
 
-_XML = (
-    "import sys, xml.etree.ElementTree as E;"
-    " print('\\n'.join(t.strip() for t in E.parse(sys.stdin.buffer).getroot().itertext() if t.strip()))"
+_XML_TEXT = (  # without what may be before its declaration, which a parser refuses; no !, which is a shell's own
+    "import re, sys, xml.etree.ElementTree as E; s = re.sub(rb'(?s)^(\\s|<.--.*?-->)+', b'', sys.stdin.buffer.read());"
+    " print('\\n'.join(t.strip() for t in E.fromstring(s).itertext() if t.strip()))"
 )
 _ROWS = (
     "import json, sys, xml.etree.ElementTree as E;"
@@ -135,21 +135,28 @@ _TEXTUAL = (
         rb"(/|\.\./|\./)?(\.git/)?annex/objects/",
         Foreign("a git-annex pointer instead of the file", hint="git annex get {path}"),
     ),
+    (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
+)
+
+_PROLOG = re.compile(rb"((<\?xml\b[^>]*>)\s*|<!--([^-]|-(?!->))*-->\s*)*")
+"""What comes before the root of XML or HTML: a declaration (group 2), comments."""
+
+_PAGE = Foreign(
+    "a web page (HTML)",
+    "pandoc -f html -t plain",
+    is_text=True,
+    promise="if a server sent it instead of the file, download the file again; else convert the page to text",
+)
+_XML = Foreign("XML", _python(_XML_TEXT), is_text=True)
+_NO_TEXT = re.compile(rb"(\s*<[^>]*>)*\s*(<[^>]*)?")
+_ROOTS = (
+    (rb"(?i)<(!doctype\s+html|html|head|body)\b", _PAGE),
     (
-        rb"(?i)(<!--.*?-->\s*)*<(!doctype\s+html|html|head|body)\b",
-        Foreign(
-            "a web page (HTML)",
-            "pandoc -f html -t plain",
-            is_text=True,
-            promise="if a server sent it instead of the file, download the file again; else convert the page to text",
-        ),
-    ),
-    (
-        rb"(<\?xml[^>]*>\s*)?<mediawiki\b",
+        rb"<mediawiki\b",
         _archive("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}")._replace(is_text=True),
     ),
     (
-        rb"(<\?xml[^>]*>\s*)?<posts>\s*<row\b",
+        rb"<posts>\s*<row\b",
         Foreign(
             "posts of Stack Exchange (XML)",
             _python(_ROWS),
@@ -158,20 +165,22 @@ _TEXTUAL = (
             promise="convert it to jsonl, whose text is HTML (--text-column Body)",
         ),
     ),
-    (rb"<\?xml\b[^>]*>(\s*<[^>]*>)*\s*(<[^>]*)?\Z", Foreign("XML without text between its tags", is_text=True)),
-    (rb"<\?xml\b", Foreign("XML", _python(_XML), is_text=True)),
-    (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
+    (
+        rb'(?i)<doc>\s*<docno>|<doc id="',
+        Foreign("documents between tags", "sed -E 's|</?[A-Za-z][^>]*>||g'", is_text=True),
+    ),
+    (rb"(?i)<!doctype\s+\w|(?-i:<(TEI|teiCorpus|rss|feed)\s[^>]*=)", _XML),
 )
+_ROOTS_BY_NAME = {".xml": _XML, ".html": _PAGE, ".htm": _PAGE, ".xhtml": _PAGE}
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 
 
 def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
-    jq = f"jq -c {as_word(path + ' | {text: .}' * bool(record))}"
     code = f"import json; [print(json.dumps({record or 'r'})) for r in json.load(open(0, 'rb')){key}]"
     return Foreign(
         kind,
-        jq,
+        f"jq -c {as_word(path)}",
         ".jsonl",
         is_text=True,
         promise="write one object per line",
@@ -180,12 +189,14 @@ def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
 
 
 _ARRAYS = (
-    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", ".[]", "{'text': r}")),
+    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", ".[] | {text: .}", "{'text': r}")),
     (
         rb'\[\s*(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z)',
         _json("a JSON array", ".[]"),
     ),
 )
+
+
 _OBJECT = re.compile(rb"\{\s*(" + _STRING + rb"\s*:|\}|\Z)", re.DOTALL)
 _HOLDER = re.compile(
     rb"\{\s*(?:" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[\w.+-]+)\s*,\s*)*"
@@ -205,7 +216,7 @@ _NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
 def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     """Return the kind of a file whose content begins with `head`; None for text, JSON Lines and parquet.
 
-    Its `suffix` matters only for tables.
+    Its `suffix` matters only for tables, XML and HTML.
 
     >>> find_foreign(b'[{"text": "one"},').kind
     'a JSON array'
@@ -220,10 +231,25 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     if encoded := _find_encoding(head):
         return encoded
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    if found := _find_markup(text, suffix):
+        return found
     for pattern, kind in (*_TEXTUAL, *_ARRAYS):
         if re.match(pattern, text, re.DOTALL):
             return kind
     return _find_json(head, text) if _OBJECT.match(text) else find_table(head, suffix)
+
+
+def _find_markup(text: bytes, suffix: str) -> Foreign | None:
+    """Return the kind of XML or HTML by its root, its declaration or its suffix."""
+    prolog = _PROLOG.match(text)
+    assert prolog  # it matches nothing, too
+    root = text[prolog.end() :]
+    found = next((kind for pattern, kind in _ROOTS if re.match(pattern, root)), _XML if prolog[2] else None)
+    if not found and text.startswith(b"<"):
+        found = _ROOTS_BY_NAME.get(suffix)
+    if found is _XML and _NO_TEXT.fullmatch(root):
+        return Foreign("XML without text between its tags", is_text=True)
+    return found
 
 
 def _find_json(head: bytes, text: bytes) -> Foreign | None:
