@@ -66,6 +66,17 @@ def test_same_bytes_as_the_plain_file(plain: Path, tmp_path: Path, suffix: str) 
     assert outputs(tmp_path / "jsonl") == outputs(plain.parent / "once") == outputs(tmp_path / "text")
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_unpacked_little_at_a_time(suffix: str) -> None:
+    """However well a file is compressed, little of it is unpacked ahead of what is asked for; all of it comes."""
+    size = 100 << 20
+    file, n_read = CompressedFile(io.BytesIO(pack(b"a" * size, suffix, 2)), f"c{suffix}", suffix), 0
+    while data := file.read(1 << 20):
+        n_read += len(data)
+        assert file.n_held <= 16 << 20
+    assert n_read == size
+
+
 def test_parquet_gives_the_same_bytes(plain: Path, tmp_path: Path) -> None:
     """The same documents in parquet, whose pages are compressed, give the bytes of the plain file."""
     pytest.importorskip("pyarrow")

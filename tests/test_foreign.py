@@ -63,6 +63,13 @@ def table(delimiter: str, has_header: bool = True, index: str = "id") -> bytes:
     return buffer.getvalue().encode()
 
 
+def quoted_table() -> bytes:
+    """A text with tabs and newlines in its first column, which is quoted."""
+    buffer = io.StringIO()
+    csv.writer(buffer, delimiter="\t").writerows([("text", "id"), *((text, i) for i, text in enumerate(DOCS))])
+    return buffer.getvalue().encode()
+
+
 def arrow(kind: str) -> bytes:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import feather, orc
@@ -165,6 +172,8 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
         for delimiter in ";\t|"
     },
     "tsv with ;": (".tsv", lambda: table(";"), "fields are id, text"),
+    "csv without a header, with ;": (".csv", lambda: table(";", has_header=False), "fields are 0, 1, ..."),
+    "tsv with quotes": (".tsv", lambda: quoted_table(), "a table (TSV)"),
     "tsv": (".tsv", lambda: table("\t"), "a table (TSV)"),
     "csv in gzip": (".csv.gz", lambda: gzip.compress(table(",")), "a table (CSV)"),
     "utf-16le": (".txt", lambda: PLAIN.encode("utf-16-le"), "iconv -f utf-16le"),
@@ -194,7 +203,7 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
 """Kinds of files: usual ending, how to make one, and what the message says."""
 
 TO_TEXT = ("tags", "between tags", "XML", ": XML")
-COLUMNS = {"csv without a header": "1", "posts": "Body"}
+COLUMNS = {"csv without a header": "1", "csv without a header, with ;": "1", "posts": "Body"}
 """Kinds whose command makes the lines of PLAIN, by what is said of them; and columns that are not called text."""
 
 

@@ -140,6 +140,7 @@ def test_overwrite_by_what_cannot_be_made(kind: str, corpus_path: Path, tmp_path
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+@pytest.mark.usefixtures("with_estimate")
 @pytest.mark.parametrize("has_room", [False, True])
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_overwrite_on_a_small_disk(

@@ -93,3 +93,13 @@ def test_every_val_end(tmp_path: Path) -> None:
             out = tmp_path / f"{name}{val_bytes}"
             prepare_in_blocks(100, tmp_path / name, out, **OPTIONS, val_ratio=ratio)
         assert outputs(tmp_path / f"c.txt.gz{val_bytes}") == outputs(tmp_path / f"c.txt{val_bytes}"), val_bytes
+
+
+def test_a_finished_pipe_is_not_read_again(tmp_path: Path, piped: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Only its beginning is compared, and the run says so: what comes after it may be new."""
+    piped()
+    assert prepare_some("-", tmp_path / "out", -1, **OPTIONS)
+    assert "first MiB" not in caplog.text
+    piped()
+    assert prepare_some("-", tmp_path / "out", -1, **OPTIONS)
+    assert "of standard input only the first MiB was compared; for other data: --overwrite" in caplog.text

@@ -17,14 +17,15 @@ from ..support.errors import InputError
 from ..support.redact import quoted
 from ..support.units import format_size
 
-_READ_BYTES = 16 << 10
+_READ_BYTES, _UNPACKED_BYTES = 16 << 10, 4 << 20
 
 
 class Codec(NamedTuple):
     """A compression format: `magic` is a pattern that its files begin with, `command` unpacks them in a shell.
 
     `make` returns a decompressor for one member, like those of the standard library, for windows of up to so many
-    bytes. It gets `piece_bytes` of the file at a time: a byte becomes up to 1 kB in gzip, up to 30 kB in the others.
+    bytes. It gets `piece_bytes` of the file at a time: a byte becomes up to 1 kB in gzip, up to 30 kB in zstd and xz, a
+    MB in bzip2. One that tells whether it `needs_input` returns at most _UNPACKED_BYTES at a time.
     """
 
     name: str
@@ -142,6 +143,9 @@ class CompressedFile:
 
     def _fill(self) -> bool:
         """Decompress another piece; return False at the end of the file."""
+        if self._is_begun and not getattr(self._member, "needs_input", True):
+            self._unpack(b"")
+            return True
         self._raw = self._raw or self._file.read(_READ_BYTES)
         raw, self._raw = self._raw[: self._codec.piece_bytes], self._raw[self._codec.piece_bytes :]
         self.n_raw += len(raw)
@@ -156,7 +160,8 @@ class CompressedFile:
     def _unpack(self, raw: bytes) -> None:
         """Decompress bytes that are not padding; those after the end of the member are left for the next one."""
         try:
-            self._held += self._member.decompress(raw)
+            limit = (_UNPACKED_BYTES,) if hasattr(self._member, "needs_input") else ()
+            self._held += self._member.decompress(raw, *limit)
         except Exception as error:  # each library raises its own
             if "too much memory" in str(error) or "limit exceeded" in str(error):
                 raise self._error(

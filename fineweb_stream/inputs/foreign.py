@@ -12,6 +12,7 @@ import io
 import json
 import re
 import sys
+from typing import Any
 
 from ..support.redact import as_word, quoted
 from .codecs import CODECS
@@ -356,18 +357,38 @@ def find_table(head: bytes, suffix: str = "") -> Foreign | None:
     first, is_cut = text.lstrip().partition("\n")[0], len(head) >= HEAD_BYTES
     delimiters = _TABLE_NAMES.get(suffix, ",\t;|")
     for delimiter in filter(first.__contains__, delimiters):
-        if _is_table(rows := _rows(text, delimiter, is_cut), delimiter):
-            return _table(rows, delimiter, text)
-    own = delimiters[0]
-    return _table(_rows(text, own, is_cut), own, text) if suffix in _TABLE_NAMES else None
+        rows, options = _rows(text, delimiter, is_cut)
+        if _is_table(rows, delimiter) or (suffix in _TABLE_NAMES and _is_even(rows)):
+            return _table(rows, delimiter, options)
+    if suffix not in _TABLE_NAMES:
+        return None
+    rows, options = _rows(text, delimiters[0], is_cut)
+    return _table(rows, delimiters[0], options)
 
 
-def _rows(text: str, delimiter: str, is_cut: bool) -> list[list[str]]:
+def _rows(text: str, delimiter: str, is_cut: bool) -> tuple[list[list[str]], str]:
+    """Return a table's rows, and how `csv` reads them: most tables with tabs are written without quoting."""
+    options: dict[str, Any] = {} if delimiter == "," else {"delimiter": delimiter}
+    rows = _parse(text, is_cut, delimiter=delimiter, strict=delimiter == "\t")
+    if delimiter == "\t" and not (re.search(r'(^|[\t\n])"', text) and _is_even(rows)):
+        options |= {"quoting": csv.QUOTE_NONE}
+        rows = _parse(text, is_cut, **options)
+    return rows, "".join(f", {name}={value!r}" for name, value in options.items())
+
+
+def _parse(text: str, is_cut: bool, **options: Any) -> list[list[str]]:
+    rows = []
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
-    except csv.Error:
-        return []
+        for row in csv.reader(io.StringIO(text, newline=""), **options):
+            rows += [row] if row else []
+    except csv.Error as error:
+        if not (is_cut and "unexpected end" in str(error)):
+            return []
     return rows[:-1] if is_cut and len(rows) > 2 else rows
+
+
+def _is_even(rows: list[list[str]]) -> bool:
+    return len(rows) > 0 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows)
 
 
 def _has_header(rows: list[list[str]]) -> bool:
@@ -378,7 +399,7 @@ def _has_header(rows: list[list[str]]) -> bool:
 
 
 def _is_table(rows: list[list[str]], delimiter: str) -> bool:
-    if len(rows) < 2 or len(rows[0]) < 2 or any(len(row) != len(rows[0]) for row in rows[1:]):
+    if len(rows) < 2 or not _is_even(rows):
         return False
     header = {column.lower() for column in rows[0]}
     if _has_header(rows) and (len(rows) > 2 or header & _USUAL_COLUMNS):
@@ -389,11 +410,8 @@ def _is_table(rows: list[list[str]], delimiter: str) -> bool:
     return are_filled and (delimiter == "\t" or all(row[0].isdecimal() for row in rows))
 
 
-def _table(rows: list[list[str]], delimiter: str, text: str) -> Foreign:
+def _table(rows: list[list[str]], delimiter: str, options: str) -> Foreign:
     kind = {",": "CSV", "\t": "TSV"}.get(delimiter, f"separated by {delimiter}")
-    options = "" if delimiter == "," else f", delimiter={delimiter!r}"
-    if delimiter == "\t" and '\t"' not in text:
-        options += ", quoting=3"  # QUOTE_NONE: most TSV is written without quoting
     has_header = _has_header(rows)
     reader, row = ("DictReader", "r") if has_header else ("reader", "dict(enumerate(r))")
     code = (
