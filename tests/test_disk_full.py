@@ -121,7 +121,7 @@ def prepare(
 
 @pytest.mark.slow
 def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsys) -> None:
-    """Filled before a write of any kind: exit 4, the record as it was or newer, the same bytes in the end."""
+    """The disk fills before a write of any kind: exit 4, a record as old or newer, the same bytes in the end."""
     assert prepare(tmp_path / "expected") == 0
     assert prepare(tmp_path / "shards", "--keep-shards") == 0
     expected, finals = ({p.name: p.read_bytes() for p in (tmp_path / f).iterdir()} for f in ("expected", "shards"))
@@ -153,7 +153,7 @@ def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsy
 
 
 def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:
-    """The system may take less than it was given (signals, quotas, 2 GiB): every byte is written all the same."""
+    """The system may write less than it was given (signals, quotas, 2 GiB): every byte is written all the same."""
 
     class ShortWrites(System):
         def __getattr__(self, name: str) -> Any:
@@ -171,7 +171,7 @@ def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:
 
 
 def check_message(message: str, out: Path) -> str:
-    """One sentence says which file, why and how much it needs, the next what to do; return the file's name."""
+    """One line names the file, the reason and the bytes needed, the next says what to do; return the file's name."""
     match = re.search(r"^prepare: (\S+): No space left on device \(this write needs [\d,]+ bytes\)\n", message, re.M)
     assert match, message
     assert Path(match[1]).parent == out
@@ -191,7 +191,7 @@ def check_folder(out: Path, message: str, finals: dict[str, bytes]) -> None:
     assert n_saved == (int(said[1].replace(",", "")) if said else 0)
 
 
-def test_disk_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
+def test_disk_full_from_the_start(small_disk: Path, tmp_path: Path, run_program: Any) -> None:
     """Not one byte free: the program says so with exit 4, leaves nothing there, and runs once there is room."""
     path = make_corpus(tmp_path)
     command = [sys.executable, ROOT / "prepare.py", path, "--skip-bad", "--out", small_disk / "out"]
@@ -203,14 +203,15 @@ def test_disk_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not list((small_disk / "out").glob("*"))
     (small_disk / "ballast").unlink()
-    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    assert run_program(*command[2:]).returncode == 0
 
 
-def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> None:
-    """The program itself, filled while it waits for more of a pipe: exit 4, then the bytes of a run that had room."""
+def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path, run_program: Any) -> None:
+    """The disk fills while the program waits for more of a pipe: exit 4, then the bytes of a run that had room."""
     text = b"".join(b"Line %d of a text that goes on and on.\n" % i for i in range(90_000))
     command = [sys.executable, ROOT / "prepare.py", "-", "--shard-tokens", "100000", "--out"]
-    subprocess.run([*command, tmp_path / "expected"], input=text, check=True, capture_output=True, timeout=60)
+    (tmp_path / "c.txt").write_bytes(text)
+    assert run_program("c.txt", "--shard-tokens", "100000", "--out", "expected").returncode == 0
     pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*command, small_disk / "out"], **pipe) as program:
         assert program.stdin
@@ -229,8 +230,8 @@ def test_disk_full_while_the_program_works(small_disk: Path, tmp_path: Path) -> 
         assert (small_disk / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
 
 
-def test_what_a_full_disk_has_is_saved(small_disk: Path, tmp_path: Path) -> None:
-    """All whole blocks that it has, also before anything was saved the first time; with room the run goes on."""
+def test_what_a_full_disk_has_is_saved(small_disk: Path, tmp_path: Path, run_program: Any) -> None:
+    """All whole blocks on the disk are saved, even before the first commit; with room, the run continues."""
     text = b"".join(b"Line %d of a text that goes on and on.\n" % i for i in range(300_000))
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(text, 1))  # how much it will be is not known before
     command = [sys.executable, ROOT / "prepare.py", tmp_path / "c.txt.gz", "--out"]
@@ -240,9 +241,9 @@ def test_what_a_full_disk_has_is_saved(small_disk: Path, tmp_path: Path) -> None
     record = read_record(small_disk / "out")
     assert record and record.state.n_tokens * 2 > DISK_BYTES // 2
     shutil.copytree(small_disk / "out", tmp_path / "out")
-    more = subprocess.run([*command, tmp_path / "out"], capture_output=True, text=True, check=True, timeout=60)
+    more = run_program("c.txt.gz", "--out", "out")
     assert f"{record.state.n_tokens:,} tokens are done" in more.stdout
-    subprocess.run([*command, tmp_path / "expected"], capture_output=True, check=True, timeout=60)
+    assert run_program("c.txt.gz", "--out", "expected").returncode == 0
     for name in ("train.bin", "val.bin"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
 
