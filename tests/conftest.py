@@ -22,8 +22,11 @@ import pytest
 import tiktoken
 
 from fineweb_stream import cli
+from fineweb_stream.output import files
 from fineweb_stream.pipeline import samples
 from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
+
+from .helpers import Inline
 
 # Timing is no test's business here: the machine may be busy.
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=100)
@@ -103,6 +106,12 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs do not estimate how many tokens there will be: it is a quarter of a small run, and changes no output."""
     monkeypatch.setattr(samples, "sample", lambda *args: None)
+
+
+@pytest.fixture
+def no_hash_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are hashed by the thread that writes them: to start threads takes a fifth of a small run."""
+    monkeypatch.setattr(files, "ThreadPoolExecutor", Inline)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,15 @@ class System:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
+
+
+class Inline(Executor):
+    """Stands in for threads: does all at once."""
+
+    def __init__(self, *args: object) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        future.set_result(function(*args))
+        return future

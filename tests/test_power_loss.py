@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -244,19 +243,8 @@ RUNS: dict[str, tuple[dict[str, Any], float, str | None, int]] = {  # options, C
 }
 
 
-class Inline(Executor):
-    """Stands in for the threads that hash: to start them is a fifth of the time."""
-
-    def __init__(self, *args: object) -> None:
-        pass
-
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:  # type: ignore[override]
-        future: Future[Any] = Future()
-        future.set_result(function(*args))
-        return future
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_hash_threads")
 @pytest.mark.parametrize("name", RUNS)
 def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power loss at any moment the same command makes the same bytes; no final name was ever incomplete."""
@@ -284,7 +272,6 @@ def test_power_loss(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(samples, "sample", lambda *args: None)
     monkeypatch.setattr(run, "forget_encoders", lambda: None)
     monkeypatch.setattr(shuffle, "_N_SLOTS", 64)
-    monkeypatch.setattr(files, "ThreadPoolExecutor", Inline)
     monkeypatch.setattr(guard.MemoryGuard, "read", lambda self: guard.Reading(0, 1 << 40))
     (tmp_path / "recorded").mkdir()
     if stop:

@@ -23,7 +23,7 @@ from .helpers import prepare_in_blocks, read_ids, write_jsonl
 from .test_layouts import read_llmc, read_npy
 from .test_resume import prepare_some
 
-pytestmark = pytest.mark.usefixtures("no_estimate")
+pytestmark = pytest.mark.usefixtures("no_estimate", "no_hash_threads")
 
 DOCS = [f"Document number {i} of a corpus, with a few words in it and some more. " * 3 for i in range(400)]
 BATCH = (2, 64, 2)  # a file needs 257 tokens

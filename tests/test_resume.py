@@ -27,7 +27,7 @@ from fineweb_stream.tokenizer import encoder
 from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
 from .test_contracts import FORMATS, write_documents
 
-pytestmark = pytest.mark.usefixtures("no_estimate")
+pytestmark = pytest.mark.usefixtures("no_estimate", "no_hash_threads")
 
 DOCS = [f"Document {i}: it's {'very ' * (i % 17)}short, 漢字 and all." for i in range(400)]
 OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken"}

@@ -22,7 +22,7 @@ from .helpers import outputs, prepare_in_blocks, write_jsonl
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="links and pipes"),
-    pytest.mark.usefixtures("no_estimate"),
+    pytest.mark.usefixtures("no_estimate", "no_hash_threads"),
 ]
 
 DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(300)]
