@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ import pytest
 from fineweb_stream import PrepareError, prepare
 from fineweb_stream.inputs.blocks import Block
 from fineweb_stream.inputs.text import PlainText
-from fineweb_stream.pipeline import schedule
+from fineweb_stream.pipeline import ahead, schedule
 from fineweb_stream.pipeline.schedule import Window, WorkerError, local_executor, map_ordered
 from fineweb_stream.support.model import Input, ReadOptions
 
@@ -209,3 +210,13 @@ def test_a_worker_process_that_is_killed(tmp_path: Path) -> None:
         prepare(path, tmp_path / "out", executor=pool, **options)
     prepare(path, tmp_path / "expected", **options)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_the_end_wakes_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits for room in what is read ahead ends with the run, not at its next look."""
+    monkeypatch.setattr(ahead, "TICK_SECONDS", 600.0)
+    items = ahead.read_ahead([lambda: itertools.repeat(ahead.Piece("a", 1))], n_ahead=1)
+    assert next(items) == "a"
+    time.sleep(0.2)  # by now it waits
+    items.close()
+    assert "encode-ahead" not in [thread.name for thread in threading.enumerate()]
