@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import multiprocessing
 import os
 import shutil
 import ssl
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,15 @@ def corpus() -> Callable[[str], Path]:
         return CORPORA / name
 
     return find
+
+
+@pytest.fixture(scope="session")
+def new_process() -> Callable[[], ProcessPoolExecutor]:
+    """Make an executor of one process, no copy of this one with its threads; what Python starts beside it stays."""
+    make = functools.partial(ProcessPoolExecutor, 1, multiprocessing.get_context("spawn"))
+    with make() as executor:
+        executor.submit(os.getpid).result()
+    return make
 
 
 @pytest.fixture(autouse=True)

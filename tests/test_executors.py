@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -197,16 +197,16 @@ def test_threads_that_have_done_are_not_left() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signal")
-def test_a_worker_process_that_is_killed(tmp_path: Path) -> None:
+def test_a_worker_process_that_is_killed(new_process: Callable[[], ProcessPoolExecutor], tmp_path: Path) -> None:
     """It is said what happened, with no traceback; another executor does the rest, and the bytes are the same."""
     path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 9)
     options = {"val_ratio": 0.1, "engine": "tiktoken", "quiet": True}
-    with ProcessPoolExecutor(1) as pool:
+    with new_process() as pool:
         os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)
         with pytest.raises(PrepareError, match="a worker of the executor was killed") as caught:
             prepare(path, tmp_path / "out", executor=pool, **options)
     assert caught.value.exit_status == 1 and not (tmp_path / "out").exists()
-    with ProcessPoolExecutor(1) as pool:
+    with new_process() as pool:
         prepare(path, tmp_path / "out", executor=pool, **options)
     prepare(path, tmp_path / "expected", **options)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")

@@ -143,10 +143,12 @@ def test_same_bytes(
     assert files_of[0] == files_of[1]
 
 
-def test_other_processes(corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+def test_other_processes(
+    new_process: Callable[[], ProcessPoolExecutor], corpus: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
     """An executor of processes makes the same bytes, and so does the fast engine."""
     pytest.importorskip("gigatoken")
-    with ProcessPoolExecutor(1) as executor:
+    with new_process() as executor:
         prepare(corpus, tmp_path / "out", quiet=True, executor=executor, **OPTIONS | {"engine": "gigatoken"})
     assert outputs(tmp_path / "out").items() < expected.items()
 
