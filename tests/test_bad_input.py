@@ -768,7 +768,7 @@ def raise_memory_error(*args: object, **options: object) -> None:
 
 ALL_BAD = {
     "a.jsonl": jsonl(*[{"body": text} for text in GOOD]),
-    "b.jsonl": jsonl(*GOOD),
+    "b.jsonl": jsonl(1, *GOOD),
     "c.jsonl": b"not one line is JSON\n" * 50,
     "d.jsonl": jsonl(*[{"text": None}] * 50),
 }

@@ -66,12 +66,13 @@ _BINARY = (
     (rb"\xff\x06\x00\x00sNaPpY", Foreign("snappy data", "snzip -dc")),
     (rb"7z\xbc\xaf\x27\x1c", _archive("a 7z archive", "7z x {path} -o{new}")),
     (rb"Rar!\x1a\x07", _archive("a rar archive", "mkdir {new} && unrar x {path} {new}/")),
+    (rb"!<arch>\n", _archive("an ar archive (.a or .deb)", "mkdir {new} && ar x {path} --output {new}")),
     (rb"PK\x03\x04.{26}mimetypeapplication/", Foreign("a document (epub or odt)", _PANDOC)),
     (rb"PK\x03\x04.*word/", Foreign("a Word document", _PANDOC)),
     (rb"PK\x03\x04.*xl/", Foreign("an Excel table", _python(_EXCEL, " {path} {new}"), ".jsonl")),
     (rb"PK\x03\x04.{26}[^\x00]*(?:data\.pkl|\.npy)", Foreign("arrays or weights (of PyTorch or NumPy)")),
     (rb"PK\x03\x04|PK\x05\x06", _archive("a zip archive", "unzip {path} -d {new}")),
-    (rb"%PDF-\d", Foreign("a PDF", "pdftotext {path} {new}")),
+    (rb"\s*%PDF-\d", Foreign("a PDF", "pdftotext {path} {new}")),
     (rb"%!PS-", Foreign("PostScript", "ps2ascii {path} {new}")),
     (rb"\{\\rtf", Foreign("an RTF document", "pandoc -f rtf -t plain {path} -o {new}")),
     (rb"\xd0\xcf\x11\xe0", Foreign("an old Office document", "soffice --headless --convert-to txt:Text {path}")),
@@ -110,7 +111,7 @@ _BINARY = (
     (rb"Obj\x01", Foreign("an Avro file", "fastavro {path} > {new}", ".jsonl")),
     (rb"\x89HDF\r\n", Foreign("an HDF5 file")),
     (rb"\x93NUMPY", Foreign("a NumPy array")),
-    (rb"\x80[\x02-\x05]", Foreign("a Python pickle")),
+    (rb"\x80[\x02-\x05]|\([ld]p\d+\n", Foreign("a Python pickle")),
     (rb".{3}\x00{5}\{\s*\"", Foreign("model weights (safetensors)")),
     (rb"GGUF.\x00", Foreign("model weights (GGUF)")),
 )
@@ -127,6 +128,14 @@ _ROWS = (
     " [(print(json.dumps(r.attrib)), r.clear()) for _, r in E.iterparse(sys.stdin.buffer) if r.tag == 'row']"
 )
 
+_AS_IS = "errors='surrogateescape'"  # bytes that are not UTF-8
+_CUES = _python(
+    f"import re; open(1, 'w', encoding='utf-8', {_AS_IS}).write("
+    r"re.sub(r'(?m)\AWEBVTT.*\n([A-Za-z-]+[:=].*\n)*|^((?<=\n\n).+\n|\d+ *\n)?[\d:.,]+ +-->.*\n"
+    f"|</?c(\\.[^>\\n]*)?>|<[\\d:.]+>', '', open(0, encoding='utf-8-sig', {_AS_IS}).read()))"
+)
+_DIALOGUE = r"sed -nE 's/\{\\[^}]*\}//g; s/\\[Nnh]/ /g; s/^Dialogue:([^,]*,){9}//p'"
+
 _TEXTUAL = (
     (
         rb"version https://git-lfs\.github\.com/",
@@ -137,6 +146,8 @@ _TEXTUAL = (
         Foreign("a git-annex pointer instead of the file", hint="git annex get {path}"),
     ),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
+    (rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+ +--> |WEBVTT(?=\s)", Foreign("subtitles", _CUES, is_text=True)),
+    (rb"\[Script Info\]\s*\n", Foreign("subtitles", _DIALOGUE, is_text=True)),
 )
 
 _PROLOG = re.compile(rb"((<\?xml\b[^>]*>)\s*|<!--([^-]|-(?!->))*-->\s*)*")
@@ -189,8 +200,13 @@ def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
     )
 
 
+_MIXED = "{'text': r} if isinstance(r, str) else r", " if isinstance(r, (dict, list, str))"
 _ARRAYS = (
     (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", ".[] | {text: .}", "{'text': r}")),
+    (
+        rb'\[\s*((null|true|false|-?\d[\d.eE+-]*)\s*,\s*){1,9}["{\[]',
+        _json("a JSON array", ".[] | iterables, (strings | {text: .})", *_MIXED),
+    ),
     (
         rb'\[\s*(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z)',
         _json("a JSON array", ".[]"),
@@ -198,6 +214,33 @@ _ARRAYS = (
 )
 
 
+def _records(kind: str, record: str, records: str, promise: str = "write one object per line") -> Foreign:
+    code = f"import ast, json; [print(json.dumps({record})) for r in {records}]"
+    return Foreign(kind, _python(code), ".jsonl", is_text=True, promise=promise)
+
+
+_READ, _LINES = f"{_OPENED}.read()", f"{_OPENED} if r.strip()"
+_LISTS = _records(
+    "lines of JSON arrays",
+    "dict(enumerate(json.loads(r)))",
+    _LINES,
+    "convert it to jsonl, whose fields are 0, 1, ... (--text-column NAME)",
+)
+_STRINGS = _records("lines of JSON strings", "{'text': json.loads(r)}", _LINES)
+_STRING_LINES = re.compile(rb'("[^"\\\n]*(\\.[^"\\\n]*)*"[ \t\r]*\n)+"[^"\\\n]*(\\.[^"\\\n]*)*("\s*)?\Z')
+
+_DICT = rb"\{'([^'\\\n]|\\.)*':\s*(['\"\[{(\d-]|b'|None|True|False)"
+_LITERALS = (
+    (rb"\[\s*" + _DICT, _records("a Python list of dicts", "r", f"ast.literal_eval({_READ})")),
+    (
+        _DICT + rb"[^\n]*(\}[ \t\r]*(\n\s*(\{'|\Z)|\Z)|\Z)",
+        _records("lines of Python dicts", "ast.literal_eval(r)", _LINES),
+    ),
+    (
+        rb"window\.[\w.$]+\s*=\s*\[\s*\{\s*[\"}]",
+        _records("a JSON array in JavaScript", "r", f"json.loads({_READ}.partition('=')[2].strip('; \\r\\n'))"),
+    ),
+)
 _OBJECT = re.compile(rb"\{\s*(" + _STRING + rb"\s*:|\}|\Z)", re.DOTALL)
 _HOLDER = re.compile(
     rb"\{\s*(?:" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[\w.+-]+)\s*,\s*)*"
@@ -234,10 +277,14 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if found := _find_markup(text, suffix):
         return found
-    for pattern, kind in (*_TEXTUAL, *_ARRAYS):
+    if _is_lists(text):
+        return _LISTS
+    for pattern, kind in (*_TEXTUAL, *_ARRAYS, *_LITERALS):
         if re.match(pattern, text, re.DOTALL):
             return kind
-    return _find_json(head, text) if _OBJECT.match(text) else find_table(head, suffix)
+    if _OBJECT.match(text):
+        return _find_json(head, text)
+    return find_table(head, suffix) or (_STRINGS if _STRING_LINES.match(text) else None)
 
 
 def _find_markup(text: bytes, suffix: str) -> Foreign | None:
@@ -251,6 +298,19 @@ def _find_markup(text: bytes, suffix: str) -> Foreign | None:
     if found is _XML and _NO_TEXT.fullmatch(root):
         return Foreign("XML without text between its tags", is_text=True)
     return found
+
+
+def _is_lists(text: bytes) -> bool:
+    """Tell whether each line is a JSON array: the first is a whole one, the second begins as one."""
+    line, _, others = text.partition(b"\n")
+    if not (line.startswith(b"[") and others.lstrip().startswith(b"[")):
+        return False
+    try:
+        cells = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    kinds = {type(cell) for cell in cells}
+    return bool({str, list} & kinds) or (len(cells) > 1 and dict not in kinds)  # [1] is a footnote; of objects: .[]
 
 
 def _find_json(head: bytes, text: bytes) -> Foreign | None:
