@@ -32,7 +32,7 @@ def suffixes(path: Path) -> tuple[str, str]:
 
 
 _OWN = re.compile(
-    r"(prepare(\.[a-z]+)?\.json|prepare\.[a-z]+\.jsonl|(train|val|rest|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy))"
+    r"(prepare(\.manifest)?\.json|prepare\.changes\.jsonl|(train|val|rest|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy))"
     r"(\.part)?"
     r"|prepare\.(log|lock)"
 )
@@ -49,7 +49,7 @@ _HIDDEN = re.compile(r"[._#@$~].*|lost\+found|System Volume Information|RECYCLER
 def is_own(file: str) -> bool:
     """Tell by its name whether a file is an output of this program, which is never an input.
 
-    >>> is_own("prepare.changes.jsonl"), is_own("train.bin"), is_own("prepared.jsonl")
+    >>> is_own("prepare.changes.jsonl"), is_own("train.bin"), is_own("prepare.data.jsonl")
     (True, True, False)
     """
     return bool(_OWN.fullmatch(file))
