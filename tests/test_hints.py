@@ -353,17 +353,17 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "A package, or a file of this one, has to be missing: test_packaging, test_program, test_encoder.": [
         ("cli.py", "f\"pip install {' '.join(_NEEDED)}\""),
-        ("cluster/client.py", "'pip install \"distributed\"'"),
-        ("inputs/codecs.py", "'pip install zstandard'"),
-        ("inputs/parquet.py", "'pip install pyarrow'"),
-        ("remote/hub.py", "'pip install huggingface_hub urllib3'"),
-        ("remote/hub.py", "f'pip install {package}'"),
-        ("token_files/plot.py", "'pip install matplotlib'"),
+        ("cluster/client.py", "'pip install -U distributed'"),
+        ("inputs/codecs.py", "'pip install -U zstandard'"),
+        ("inputs/parquet.py", "'pip install -U pyarrow'"),
+        ("remote/hub.py", "'pip install -U huggingface_hub urllib3'"),
+        ("remote/hub.py", "f'pip install -U {package}'"),
+        ("token_files/plot.py", "'pip install -U matplotlib'"),
         ("tokenizer/encoder.py", "f'pip install gigatoken, or choose --engine {reference}'"),
         ("tokenizer/engines.py", "reinstall it (pip install --force-reinstall gigatoken), o"),
         ("tokenizer/gpt2.py", "copy the file again, in binary mode: it is 200,128 bytes lon"),
         ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/, the .npy file include"),
-        ("tokenizer/tokenizer_json.py", "'pip install tokenizers'"),
+        ("tokenizer/tokenizer_json.py", "'pip install -U tokenizers'"),
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
         ("inputs/discover.py", "'remove it, or repair it'"),
@@ -463,7 +463,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("remote/hub.py", "hint"),
         ("remote/hub.py", "f'set HF_TOKEN again, or: {login_command()}'"),
         ("remote/hub.py", "'fetch it, name the local copy'"),
-        ("remote/network.py", "'pip install urllib3'"),
+        ("remote/network.py", "'pip install -U urllib3'"),
         ("remote/retry.py", "hint"),
         ("remote/web.py", "'check the address'"),
         ("remote/web.py", "CHANGED"),
@@ -643,6 +643,15 @@ def test_every_hint_is_here() -> None:
     assert not unheld, "\n".join(map(str, unheld))
     stale = [pair for pair in spoken_of if not any(site.is_of(*pair) for site in SITES)]
     assert not stale
+
+
+def test_commands_for_packages_mend_them_too() -> None:
+    """A package that is there, but was made for an older NumPy, cannot be imported either: only this replaces it."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
+    handlers = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+    said = [text for node in handlers if "pip install" in (text := ast.unparse(node)) and "except ImportError" in text]
+    assert said and not [text for text in said if "not installed" in text]
+    assert not [text for text in said if not re.search("pip install (-U|--force-reinstall) ", text)]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the words of another shell")

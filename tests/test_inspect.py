@@ -336,7 +336,7 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Without matplotlib, the error has the command that installs it."""
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
     summary = summarize(write_lengths(tmp_path / "a.bin", [5]))
-    with pytest.raises(InputError, match="pip install matplotlib"):
+    with pytest.raises(InputError, match="pip install -U matplotlib"):
         plot_report(summary, None, tmp_path / "a.png")
 
 

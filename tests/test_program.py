@@ -356,7 +356,7 @@ def test_core_packages_are_enough(core_python, tmp_path) -> None:
     (tmp_path / "c.parquet").write_bytes(b"PAR1")
     done = subprocess.run([core_python, program, tmp_path / "c.parquet"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
-    assert "pip install pyarrow" in done.stderr
+    assert "pip install -U pyarrow" in done.stderr
 
 
 TRAIN_SCRIPT = """

@@ -784,7 +784,7 @@ def _raise(errors: list[Exception]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("s3://b/k", "pip install fsspec s3fs"), ("gs://b", "pip install fsspec gcsfs")]
+    ("name", "hint"), [("s3://b/k", "pip install -U fsspec s3fs"), ("gs://b", "pip install -U fsspec gcsfs")]
 )
 def test_missing_package(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) -> None:
     """A package that is missing is named with the command that installs it."""
@@ -792,7 +792,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) 
     with pytest.raises(InputError) as caught:
         list_remote(name)
     assert caught.value.hint == hint
-    with pytest.raises(InputError, match=r"pip install fsspec$"):
+    with pytest.raises(InputError, match=r"pip install -U fsspec$"):
         list_remote("memory://x")
 
 

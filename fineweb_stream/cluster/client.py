@@ -210,7 +210,7 @@ def connect(
         import distributed
         from distributed.comm.addressing import resolve_address
     except ImportError:
-        raise InputError("a cluster needs Dask, which is not installed", 'pip install "distributed"') from None
+        raise InputError("a cluster needs Dask", "pip install -U distributed") from None
     try:
         with contextlib.suppress(OSError):  # a host that is unknown now may be known soon
             resolve_address(address)

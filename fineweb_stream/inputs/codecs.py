@@ -46,7 +46,7 @@ def _zstd(max_bytes: int) -> Any:
     try:
         import zstandard
     except ImportError:
-        raise InputError("reading .zst files needs zstandard", "pip install zstandard") from None
+        raise InputError("reading .zst files needs zstandard", "pip install -U zstandard") from None
     return zstandard.ZstdDecompressor(max_window_size=max(max_bytes, 1 << 10)).decompressobj()
 
 

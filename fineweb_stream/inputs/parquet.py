@@ -424,7 +424,7 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
     try:
         import pyarrow as pa
     except ImportError:
-        raise InputError(f"{input.shown}: reading parquet needs pyarrow", "pip install pyarrow") from None
+        raise InputError(f"{input.shown}: reading parquet needs pyarrow", "pip install -U pyarrow") from None
     n_bytes = min(max(input.size // 64, MIN_FOOTER_BYTES), MAX_FOOTER_BYTES)
     with open_file(input, network, buffer_bytes=n_bytes) as file:
         try:

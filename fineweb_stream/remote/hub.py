@@ -233,7 +233,9 @@ def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError:
-        raise InputError("reading from the Hub needs huggingface_hub", "pip install huggingface_hub urllib3") from None
+        raise InputError(
+            "reading from the Hub needs huggingface_hub", "pip install -U huggingface_hub urllib3"
+        ) from None
     return huggingface_hub
 
 
@@ -307,7 +309,7 @@ def _filesystem(url: str) -> Iterator[tuple[Any, str]]:
         found = url_to_fs(url)
     except ImportError:
         package = f"fsspec {_PACKAGES.get(scheme, '')}".strip()
-        raise InputError(f"{shown(url)}: {scheme}:// needs a package", f"pip install {package}") from None
+        raise InputError(f"{shown(url)}: {scheme}:// needs a package", f"pip install -U {package}") from None
     except ValueError as error:
         raise InputError(f"{shown(url)}: {error}", "hf://, https://, s3://, gs:// or what fsspec knows") from None
     try:

@@ -111,7 +111,7 @@ class Fetcher:
                 try:
                     from .web import Web
                 except ImportError:
-                    raise InputError("reading from a network needs urllib3", "pip install urllib3") from None
+                    raise InputError("reading from a network needs urllib3", "pip install -U urllib3") from None
                 self._web = Web(self.closed, self.timeouts)
             return self._web
 

@@ -89,7 +89,7 @@ def picture_format(path: str | os.PathLike[str]) -> str:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise InputError("a plot needs matplotlib, which is not installed", "pip install matplotlib") from None
+        raise InputError("a plot needs matplotlib", "pip install -U matplotlib") from None
     kind, kinds = Path(path).suffix.lower().lstrip("."), FigureCanvasBase.get_supported_filetypes()
     if kind not in kinds:
         raise InputError(f"{path}: its ending is not that of an image format", f"these do: {', '.join(sorted(kinds))}")

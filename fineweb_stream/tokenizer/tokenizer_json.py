@@ -66,10 +66,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         try:
             from tokenizers import Tokenizer as Reference
         except ImportError:
-            raise InputError(
-                "tokenizers is not installed, and a tokenizer.json needs it",
-                "pip install tokenizers",
-            ) from None
+            raise InputError("a tokenizer.json needs the package tokenizers", "pip install -U tokenizers") from None
         try:
             reference: Any = Reference.from_str(json.dumps(content))
         except Exception as error:  # it raises nothing more special
