@@ -493,7 +493,8 @@ def test_markup_is_known_by_its_suffix(tmp_path: Path, name: str) -> None:
 
 
 HOSTILE = """
-from fineweb_stream.inputs.foreign import HEAD_BYTES, find_foreign
+from fineweb_stream.inputs.foreign import find_foreign
+from fineweb_stream.inputs.kind import HEAD_BYTES
 UNITS = [b"<!---->", b"<!-- -->", b"<a>", b"<", b"<?xml ?>", b'"a" \\n', b'"', b"[1 ,", b"[null,", b"[", b"{'a': 1} ",
          b"{'", b'{"a":"b",', b"1 ", b"\\n", b" ", b"} ", b"window.", b"\\x1b$B!!", b"\\\\", b"[1]\\n", b"a,b\\n", b"-"]
 STARTS = [b"", b"<!--", b'"', b'["', b"[", b"{'a': 1", b"{'a': '", b'{"a": "', b"1", b"<rss ", b"window.a=[", b"1\\n0"]

@@ -24,8 +24,9 @@ from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import is_web, quoted, shown
-from .foreign import HEAD_BYTES, find_foreign
+from .foreign import find_foreign
 from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
+from .kind import HEAD_BYTES
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .refusal import STDIN_NAME
 from .standard_input import stdin_head

@@ -10,7 +10,9 @@ from typing import BinaryIO
 from ..support.errors import InputError
 from ..support.redact import quoted
 from .codecs import CODECS, CompressedFile
-from .foreign import HEAD_BYTES, find_foreign, is_json_lines
+from .foreign import find_foreign
+from .json_kinds import is_json_lines
+from .kind import HEAD_BYTES
 from .refusal import refuse
 
 FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}

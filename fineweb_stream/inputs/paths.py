@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ..support.log import log
 from ..support.redact import quoted
-from .foreign import HEAD_BYTES, is_json_lines
 from .formats import is_hidden, is_own
+from .json_kinds import is_json_lines
+from .kind import HEAD_BYTES
 
 
 def iter_files(folder: Path) -> Iterator[Path]:

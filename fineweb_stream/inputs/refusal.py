@@ -5,29 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from ..support.errors import InputError
 from ..support.redact import quoted
 from .codecs import CODECS
+from .kind import Foreign
 
 STDIN_NAME = "standard input"
-
-
-class Foreign(NamedTuple):
-    """A kind of file, the command that makes text of it, and the suffix of the new file.
-
-    The command reads standard input and writes standard output, or contains `{path}` and `{new}`. Without one, `hint`
-    says what to do. `is_text`: it could be read as it is. `without_jq` is the command if jq is not installed.
-    """
-
-    kind: str
-    command: str = ""
-    suffix: str = ".txt"
-    hint: str = "name text, jsonl or parquet files"
-    is_text: bool = False
-    promise: str = "convert it to text"
-    without_jq: str = ""
 
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:

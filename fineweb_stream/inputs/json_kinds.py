@@ -1,0 +1,163 @@
+"""Recognizing JSON that is not JSON Lines, and other literals: arrays, lines of lists or strings, pretty objects."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+
+from ..support.redact import as_word
+from .kind import HEAD_BYTES, OPENED, Foreign, python_command
+
+_STRING = rb'"(?:[^"\\]|\\.)*"'
+
+
+def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
+    code = f"import json; [print(json.dumps({record or 'r'})) for r in json.load(open(0, 'rb')){key}]"
+    return Foreign(
+        kind,
+        f"jq -c {as_word(path)}",
+        ".jsonl",
+        is_text=True,
+        promise="write one object per line",
+        without_jq=python_command(code) if path != "." else "",
+    )
+
+
+_MIXED = "{'text': r} if isinstance(r, str) else r", " if isinstance(r, (dict, list, str))"
+_ARRAYS = (
+    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", ".[] | {text: .}", "{'text': r}")),
+    (
+        rb'\[\s*((null|true|false|-?\d[\d.eE+-]*)\s*,\s*){1,9}["{\[]',
+        _json("a JSON array", ".[] | iterables, (strings | {text: .})", *_MIXED),
+    ),
+    (
+        rb'\[\s*(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z)',
+        _json("a JSON array", ".[]"),
+    ),
+)
+
+
+def _records(kind: str, record: str, records: str, promise: str = "write one object per line") -> Foreign:
+    code = f"import ast, json; [print(json.dumps({record})) for r in {records}]"
+    return Foreign(kind, python_command(code), ".jsonl", is_text=True, promise=promise)
+
+
+_READ, _LINES = f"{OPENED}.read()", f"{OPENED} if r.strip()"
+_LISTS = _records(
+    "lines of JSON arrays",
+    "dict(enumerate(json.loads(r)))",
+    _LINES,
+    "convert it to jsonl, whose fields are 0, 1, ... (--text-column NAME)",
+)
+_STRINGS = _records("lines of JSON strings", "{'text': json.loads(r)}", _LINES)
+_STRING_LINES = re.compile(rb'("[^"\\\n]*(\\.[^"\\\n]*)*"[ \t\r]*\n)+"[^"\\\n]*(\\.[^"\\\n]*)*("\s*)?\Z')
+
+_DICT = rb"\{'([^'\\\n]|\\.)*':\s*(['\"\[{(\d-]|b'|None|True|False)"
+_LITERALS = (
+    (rb"\[\s*" + _DICT, _records("a Python list of dicts", "r", f"ast.literal_eval({_READ})")),
+    (
+        _DICT + rb"[^\n]*(\}[ \t\r]*(\n\s*(\{'|\Z)|\Z)|\Z)",
+        _records("lines of Python dicts", "ast.literal_eval(r)", _LINES),
+    ),
+    (
+        rb"window\.[\w.$]+\s*=\s*\[\s*\{\s*[\"}]",
+        _records("a JSON array in JavaScript", "r", f"json.loads({_READ}.partition('=')[2].strip('; \\r\\n'))"),
+    ),
+)
+_OBJECT = re.compile(rb"\{\s*(" + _STRING + rb"\s*:|\}|\Z)", re.DOTALL)
+_HOLDER = re.compile(
+    rb"\{\s*(?:" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[\w.+-]+)\s*,\s*)*"
+    rb'"(data|rows|examples|records|items|documents|articles|entries|train)"\s*:\s*\[\s*\{'
+)
+_PRETTY = _json("a JSON object over several lines", ".")
+_COMMAS = Foreign(
+    "JSON objects with a comma after each",
+    "sed 's/,[[:space:]]*$//'",
+    ".jsonl",
+    is_text=True,
+    promise="write one object per line",
+)
+_JQ_CELLS = 'jq -r \'.cells[].source | if type == "array" then join("") else . end\''
+_NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
+
+
+def find_json(head: bytes, text: bytes) -> Foreign | None:
+    """Return the kind of a file with this beginning, `text` without what may precede it; None for all but JSON."""
+    if _is_lists(text):
+        return _LISTS
+    for pattern, kind in (*_ARRAYS, *_LITERALS):
+        if re.match(pattern, text, re.DOTALL):
+            return kind
+    return _find_object(head, text) if is_object(text) else None
+
+
+def is_object(text: bytes) -> bool:
+    """Tell whether a file begins with a JSON object."""
+    return bool(_OBJECT.match(text))
+
+
+def find_strings(text: bytes) -> Foreign | None:
+    """Return the kind of a file whose lines are JSON strings."""
+    return _STRINGS if _STRING_LINES.match(text) else None
+
+
+def _is_lists(text: bytes) -> bool:
+    """Tell whether each line is a JSON array: the first is a whole one, the second begins as one."""
+    line, _, others = text.partition(b"\n")
+    if not (line.startswith(b"[") and others.lstrip().startswith(b"[")):
+        return False
+    try:
+        cells = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    kinds = {type(cell) for cell in cells}
+    return bool({str, list} & kinds) or (len(cells) > 1 and dict not in kinds)  # [1] is a footnote; of objects: .[]
+
+
+def _find_object(head: bytes, text: bytes) -> Foreign | None:
+    """Return the kind of a file that begins with a JSON object; None for JSON Lines."""
+    is_lines = is_json_lines(head)
+    holder = _HOLDER.match(text)
+    line, _, others = text.partition(b"\n")
+    if holder and not (_has_text(line, holder[0]) or (is_lines and others.strip())):
+        key = holder[1].decode()
+        return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
+    if is_lines:
+        return None
+    if is_json_lines(re.sub(rb",\s*\Z", b"\n", line)):
+        return _COMMAS
+    return _NOTEBOOK if re.search(rb'"(cells|nbformat)"\s*:', text) else _PRETTY
+
+
+def _has_text(line: bytes, before: bytes) -> bool:
+    """Tell whether an object has a field `text`: on its line or, if the object goes on after it, before its array."""
+    try:
+        return "text" in json.loads(line)
+    except (ValueError, RecursionError):
+        return b'"text"' in before
+
+
+def is_json_lines(head: bytes) -> bool:
+    """Tell whether a file begins with a JSON object that ends on the same line.
+
+    >>> is_json_lines(b'{"text": "one"}\\n'), is_json_lines(b'{\\n "text": "one"\\n}\\n'), is_json_lines(b"Once upon")
+    (True, False, False)
+    """
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    if not is_object(text):
+        return False
+    line, has_end, _ = text.partition(b"\n")
+    if not has_end:
+        return len(head) >= HEAD_BYTES or line.rstrip().endswith(b"}")
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        pass
+    if line.rstrip().endswith((b"{", b"[", b",", b":")):
+        return False
+    try:
+        _, end = json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return True  # a damaged line, which the reader reports
+    return end <= len(line.decode("utf-8", "replace"))

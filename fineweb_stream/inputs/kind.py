@@ -1,0 +1,40 @@
+"""A kind of file that is not a corpus, and parts of the commands that make text of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from ..support.redact import quoted
+
+HEAD_BYTES = 32 << 10
+"""How much of an input's content is looked at (bytes)."""
+
+OPENED = "open(0, newline='', encoding='utf-8-sig')"
+"""Standard input in a Python command."""
+
+
+class Foreign(NamedTuple):
+    """A kind of file, the command that makes text of it, and the suffix of the new file.
+
+    The command reads standard input and writes standard output, or contains `{path}` and `{new}`. Without one, `hint`
+    says what to do. `is_text`: it could be read as it is. `without_jq` is the command if jq is not installed.
+    """
+
+    kind: str
+    command: str = ""
+    suffix: str = ".txt"
+    hint: str = "name text, jsonl or parquet files"
+    is_text: bool = False
+    promise: str = "convert it to text"
+    without_jq: str = ""
+
+
+def unpacked(kind: str, command: str) -> Foreign:
+    """Return a kind of which a command makes a folder of files."""
+    return Foreign(kind, command, "", promise="unpack it, and name the folder")
+
+
+def python_command(code: str, arguments: str = "") -> str:
+    """Return a command for a shell that runs Python code, in which there is no double quote."""
+    return f'{quoted(sys.executable or "python3")} -c "{code}"{arguments}'
