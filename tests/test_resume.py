@@ -699,6 +699,44 @@ def test_val_is_a_share_of_compressed_texts_too(tmp_path: Path) -> None:
         prepare(inputs, tmp_path / "out", quiet=True, **OPTIONS, val_ratio=0.1)
 
 
+MERGED: dict[str, dict[str, Any]] = {
+    "several": {},
+    "one": {"shard_tokens": 1_000_000},
+    "kept": {"keep_shards": True},
+    "npy": {"layout": "npy"},
+    "llmc": {"layout": "llmc"},
+    "shuffled": {"shuffle": True},
+    "shuffled npy": {"shuffle": True, "layout": "npy"},
+}
+
+
+@pytest.mark.parametrize("kind", MERGED)
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_a_shard_that_was_altered_before_the_merge(
+    kind: str, place: int, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bit that flips between a stop and the merge is noticed, also where a shard only gets its final name."""
+    options, out, merge = OPTIONS | MERGED[kind] | {"quiet": True}, tmp_path / "out", run.merge
+
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "merge", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus_path, out, **options)
+    monkeypatch.setattr(run, "merge", merge)
+    path = sorted(out.glob("*train*"))[place]
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1  # not in a header
+    path.write_bytes(data)
+    with pytest.raises(PrepareError, match=r"does not hold what the run has written\n.*move it away") as caught:
+        prepare(corpus_path, out, **options)
+    Path(caught.value.message.partition(": ")[0]).rename(tmp_path / "away")
+    prepare(corpus_path, out, overwrite=True, **options)
+    prepare(corpus_path, tmp_path / "expected", **options)
+    assert outputs(out) == outputs(tmp_path / "expected")
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_val_that_was_altered_before_the_merge(shuffle: bool, corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
     """It waits under its temporary name, and is hashed before it gets its own."""

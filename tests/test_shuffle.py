@@ -309,6 +309,18 @@ def test_stopped_while_it_is_encoded(keep_shards: bool, is_damaged: bool, tmp_pa
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
+def test_a_spool_that_was_altered_while_it_is_encoded(tmp_path: Path) -> None:
+    """A bit that flips in a complete file of the spool is noticed before the shuffle."""
+    path, options = write_jsonl(tmp_path / "c.jsonl", DOCS), OPTIONS | {"shard_tokens": 1000}
+    assert not prepare_some(path, tmp_path / "out", 14, **options)
+    part = sorted((tmp_path / "out").glob("prepare.spool_*.part"))[1]
+    data = bytearray(part.read_bytes())
+    data[100] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(PrepareError, match=r"spool_0001.*: does not hold what the run has written"):
+        prepare(path, tmp_path / "out", quiet=True, **options)
+
+
 def test_a_spool_that_is_gone(waiting: Path, tmp_path: Path) -> None:
     """Missing at the start of the shuffle: it is named, and --overwrite starts over."""
     out = tmp_path / "out"

@@ -21,10 +21,11 @@ from .shards import give_name, shard_path
 from .state import ENCODING
 
 
-def merge(record: Record, commit: Check, check: Check) -> None:
+def merge(record: Record, commit: Check, check: Check, is_resumed: bool) -> None:
     """Concatenate the shards into the new `train.bin`, durably, if the layout has one; complete `state.outputs`.
 
     Resumes where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
+    What is copied is hashed, and if the run `is_resumed`, so is a shard that only gets another name.
 
     Raises `DiskError`; `DamagedError` when a file holds less than the state says, `PrepareError` if it was altered.
     """
@@ -48,7 +49,11 @@ def merge(record: Record, commit: Check, check: Check) -> None:
 
     if layout.is_merged:
         check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
-        add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
+        add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check, is_resumed))
+    elif is_resumed:
+        for number, n_tokens in enumerate(lengths):
+            path, n_bytes = folder / state.shard_name(number, layout), n_tokens * layout.id_bytes
+            files.check_hash(path, layout.header_bytes, n_bytes, state.shard_sha256[number], check)
     if record.keeps_shards:
         for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
             add(state.shard_name(number, layout), *shard)
@@ -95,7 +100,7 @@ def check_file_size(path: Path, n_bytes: int) -> None:
         )
 
 
-def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tuple[str, str]:
+def _join(record: Record, sizes: list[int], commit: Check, check: Check, is_resumed: bool) -> tuple[str, str]:
     """Merge shards of these sizes (bytes) as `merge` says; return SHA-256 and first bytes of all (hexadecimal)."""
     folder, state, keep_shards = record.folder, record.state, record.keeps_shards
     target = folder / TRAIN_NAME
@@ -106,6 +111,8 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
             state.merged_shards = 1
             commit()
         if len(sizes) == 1:
+            if is_resumed and (whole := files.part_path(target, state.run)).exists():
+                files.check_hash(whole, 0, sizes[0], state.shard_sha256[0], check)
             return state.shard_sha256[0], state.shard_heads[0]
     n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
     if state.merged_shards == 1 and not n_bytes:  # it is the first shard

@@ -203,7 +203,8 @@ def clearable_bytes(folder: Path) -> int:
         if record := read_record(folder):
             names = (*record.owned(), RECORD_NAME, MANIFEST_NAME)
             paths = {*own_parts(folder, record.run), *(folder / name for name in names)}
-            return sum(os.lstat(path).st_size for path in paths if os.path.lexists(path))
+            found = [os.lstat(path) for path in paths if os.path.lexists(path)]
+            return sum(info.st_size for info in found if info.st_nlink == 1)
     return 0
 
 

@@ -168,7 +168,7 @@ Source = Spool | Bucket
 
 
 def check_spool(record: Record, check: files.Check) -> None:
-    """Raise `PrepareError` if a file of an interrupted shuffle does not hold what the run has written."""
+    """Raise `PrepareError` if a file that waits to be shuffled does not hold what the run has written."""
     state, layout = record.state, record.written_layout
     n_left, parts = state.train_tokens, dict(state.parts)
     for number, sha256 in enumerate(state.shard_sha256):

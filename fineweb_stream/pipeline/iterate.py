@@ -81,7 +81,7 @@ def iter_ids(
                     place = locate(block.source.input, block.source.unit, change.record + n_records, change.byte)
                     log.warning(f"{change.kind}: {place}: {change.detail}")
                 n_records += encoded.n_records
-                n_changes += len(encoded.changes)
+                n_changes += sum(change.n for change in encoded.changes)
                 yield encoded.ids
         except ChangedError as error:  # there is no run to resume
             raise ChangedError(error.message, "once it is complete, start over") from None

@@ -63,6 +63,7 @@ class Run:
         self._plan = job.plan
         self._cluster: Workers | None = None
         self._n_saved = self._state.n_tokens
+        self._is_resumed = self._n_saved > 0
         self._is_whole = True  # False while the state and the files disagree: no commit then
         self._is_full = False  # --max-tokens are reached
         self._before: State | None = None  # the state before the last block, until that is committed
@@ -83,9 +84,9 @@ class Run:
                 with local_executor(self._plan.n_workers) if is_here else contextlib.nullcontext(executor) as pool:
                     mapped = cluster.map_blocks if cluster else functools.partial(map_ordered, cast(Executor, pool))
                     self._encode(mapped, is_local=isinstance(pool, ThreadPoolExecutor))
-            elif state.status == SHUFFLING:
-                check_spool(self._record, self._cancel.check)
             if state.status == SHUFFLING:
+                if self._is_resumed:
+                    check_spool(self._record, self._cancel.check)
                 self._shuffle()
             self._merge()
         except BaseException as error:
@@ -296,7 +297,7 @@ class Run:
         state = self._state
         if self._settings.shuffle:
             clear_spool(self._record)
-        merge(self._record, commit=self._write_record, check=self._cancel.check)
+        merge(self._record, self._write_record, self._cancel.check, self._is_resumed)
         add_meta(self._record, self._settings.tokenizer, self._write_record)
         self._cancel.check()
         give_names(self._record)
