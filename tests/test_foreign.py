@@ -464,6 +464,7 @@ PROSE = {
     "lisp": "(lp0 x)\n(dp 1)\n(lp)\n",
     "times": "1\n2\n10:30 --> the bus\n00:00:01 the film starts\n",
     "WEBVTT": "WEBVTTs are subtitles\n",
+    "on WEBVTT": "WEBVTT is a format of subtitles, and this is prose.\n",
     "script info": "[Script Info] is a section\n",
     "colours": "\x1b[31mred\x1b(B and $B \x1b$ @\n",
     "octal digits": "1234567 01234567 ",  # also where a tar has its checksum

@@ -22,7 +22,9 @@ import psutil
 import pytest
 
 from fineweb_stream import prepare
+from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.remote.network import Network
 from fineweb_stream.support.cancel import NEVER, Cancel, aside, cancel_on_signals
 from fineweb_stream.support.errors import Cancelled, Interrupted
 
@@ -354,3 +356,14 @@ def test_what_is_left_behind() -> None:
         aside(lambda: 1 // 0, NEVER)
     with pytest.raises(TimeoutError):
         aside(lambda: time.sleep(0.3), NEVER, 0.05)
+
+
+def test_leaving_while_files_are_looked_at(tmp_path: Path) -> None:
+    """Tens of thousands of files take seconds to look at: the token is looked at before each."""
+    for i in range(3):
+        write_jsonl(tmp_path / f"{i}.jsonl", ["some words"])
+    network = Network(cancel=Cancel())
+    assert len(find_inputs([str(tmp_path)], None, network)) == 3
+    network.cancel.set()
+    with pytest.raises(Cancelled):
+        find_inputs([str(tmp_path)], None, network)

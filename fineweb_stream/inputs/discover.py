@@ -90,7 +90,11 @@ def _find(name: str, format: str | None, network: Network) -> list[Input]:
         return [_stdin(format, network)]
     if is_remote(name):
         return _find_remote(name, format, network)
-    return [_describe(path, is_named, format) for path, is_named in _expand(name)]
+    found = []
+    for path, is_named in _expand(name):  # there may be very many
+        network.cancel.check()
+        found.append(_describe(path, is_named, format))
+    return found
 
 
 def leave_out(inputs: Sequence[Input], others: Sequence[Input]) -> list[Input]:

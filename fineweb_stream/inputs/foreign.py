@@ -118,7 +118,7 @@ _TEXTUAL = (
         Foreign("a git-annex pointer instead of the file", hint="git annex get {path}"),
     ),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
-    (rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+ +--> |WEBVTT(?=\s)", Foreign("subtitles", _CUES, is_text=True)),
+    (rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+ +--> |WEBVTT(?=\s).*-->", Foreign("subtitles", _CUES, is_text=True)),
     (rb"\[Script Info\]\s*\n", Foreign("subtitles", _DIALOGUE, is_text=True)),
 )
 
