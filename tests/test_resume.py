@@ -737,6 +737,34 @@ def test_a_shard_that_was_altered_before_the_merge(
     assert outputs(out) == outputs(tmp_path / "expected")
 
 
+@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
+@pytest.mark.parametrize("keep_shards", [False, True])
+def test_an_output_that_was_altered_before_its_name(
+    keep_shards: bool, name: str, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bit that flips when all is merged and only the names are left to give is noticed."""
+    options, give_names = OPTIONS | {"keep_shards": keep_shards, "val_ratio": 0.3, "quiet": True}, run.give_names
+
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "give_names", stop)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus_path, tmp_path / "out", **options)
+    monkeypatch.setattr(run, "give_names", give_names)
+    (part,) = (tmp_path / "out").glob(f"{name}.*.part")
+    data = bytearray(part.read_bytes())
+    data[-40] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(PrepareError, match=rf"{name}.*: does not hold what the run has written"):
+        prepare(corpus_path, tmp_path / "out", **options)
+    data[-40] ^= 1
+    part.write_bytes(data)
+    prepare(corpus_path, tmp_path / "out", **options)
+    prepare(corpus_path, tmp_path / "expected", **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_val_that_was_altered_before_the_merge(shuffle: bool, corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
     """It waits under its temporary name, and is hashed before it gets its own."""

@@ -34,6 +34,10 @@ def merge(record: Record, commit: Check, check: Check, is_resumed: bool) -> None
     if "bytes" in val:  # interrupted while final names were given
         if not record.keeps_shards:  # a power loss may have kept the last one
             _remove(folder, range(state.base_shards, state.merged_shards))
+        for name, entry in state.outputs.items():
+            if (part := files.part_path(folder / name, state.run)).exists():
+                n_bytes = entry["tokens"] * layout.id_bytes
+                files.check_hash(part, layout.header_bytes, n_bytes, entry["sha256"], check)
         return
     lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
