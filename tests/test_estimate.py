@@ -6,6 +6,7 @@ import gzip
 import inspect
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -258,3 +259,22 @@ def test_many_tiny_texts(tmp_path: Path) -> None:
     made = prepare(tmp_path / "in", tmp_path / "out", val_ratio=0.1, quiet=True)
     assert found.train_tokens and found.val_tokens
     assert abs(found.train_tokens + found.val_tokens - made.train_tokens - made.val_tokens) < 30
+
+
+def test_a_mistyped_size_of_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten thousands of files are not what was meant: said before the run, with their number."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words and more"] * 4000)
+    estimate(path, tmp_path / "out", shard_tokens=1000)
+    prepare(path, tmp_path / "out", shard_tokens=1000, dry_run=True)
+    assert "makes about" not in capsys.readouterr().out
+    prepare(path, tmp_path / "out", shard_tokens=1, dry_run=True)
+    assert re.search(r"warning: --shard-tokens 1 makes about \d\d,\d{3} files\n", capsys.readouterr().out)
+
+
+def test_the_advised_val_is_long_enough(tmp_path: Path) -> None:
+    """Where --val-tokens is more than there is, what is advised instead fits --for, too."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words and more"] * 4000)
+    with pytest.raises(InputError, match="nothing would be left to train on") as caught:
+        estimate(path, tmp_path / "out", val_tokens=10**9, fit="8x512x1")
+    n_tokens = int(caught.value.hint.removeprefix("try --val-tokens "))
+    assert estimate(path, tmp_path / "out", val_tokens=n_tokens, fit="8x512x1").val_tokens == n_tokens

@@ -668,6 +668,7 @@ def test_several_splits_are_noted(tmp_path: Path, monkeypatch, caplog, names: tu
         ("HuggingFaceFW/fineweb-edu", "hf://datasets/HuggingFaceFW/fineweb-edu"),
         ("huggingface.co/datasets/a/b", "hf://datasets/a/b"),
         ("corpus.json", "did you mean corpus.jsonl?"),
+        ("CORPUS.jsonl", "did you mean corpus.jsonl?"),
     ],
 )
 def test_what_was_meant(tmp_path: Path, monkeypatch, name: str, meant: str) -> None:

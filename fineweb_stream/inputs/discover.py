@@ -297,8 +297,9 @@ def _stdin(asked: str | None, network: Network) -> Input:
 def _meant(path: Path) -> str:
     """Return a hint for a path that does not exist."""
     with contextlib.suppress(OSError):
-        if path.parent.is_dir() and (near := difflib.get_close_matches(path.name, os.listdir(path.parent), 1, 0.8)):
-            return f"did you mean {quoted(str(path.with_name(near[0])))}?"
+        names = {name.casefold(): name for name in os.listdir(path.parent)}
+        if near := difflib.get_close_matches(path.name.casefold(), names, 1, 0.8):
+            return f"did you mean {quoted(str(path.with_name(names[near[0]])))}?"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()) and not path.parent.exists():
         return f"did you mean hf://datasets/{path.as_posix()} (a dataset on the Hub)?"
     if match := re.match(r"(?:www\.)?(huggingface\.co|hf\.co)/(datasets/.+)", path.as_posix()):

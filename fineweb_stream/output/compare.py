@@ -42,7 +42,8 @@ def compare(
     if not refused and names != before and is_ahead:
         notes.append(f"--text-column was {before!r} and is {names!r} (the first that exists)")
     if is_moved:
-        notes.append(f"the input {inputs[behind].shown} changed after the place that the run had reached")
+        what = "its beginning and the text before that place are the same, and if the rest is not: --overwrite"
+        notes.append(f"the input {inputs[behind].shown} changed after the place that the run had reached ({what})")
     if not found:
         notes += _differences(record.inputs[n_fixed:], now[n_fixed:], record.inputs, now[n_fixed:])
     if not refused and notes and _val_would_move(record, now):

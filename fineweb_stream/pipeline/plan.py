@@ -25,6 +25,9 @@ from .settings import Settings
 START_SECONDS = 0.6
 """The fixed cost of a run: starting Python, imports, loading the engine, sampling and listing files."""
 
+MANY_SHARDS = 10_000
+"""More of them are probably a typing error: each takes some milliseconds."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -169,6 +172,8 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
         f"disk: {format_size(found.disk_bytes or 0)} needed at the peak, {format_size(found.disk_free_bytes)} free"
         + time,
     ]
+    if (n_shards := train // settings.shard_tokens) > MANY_SHARDS:
+        lines.append(f"warning: --shard-tokens {settings.shard_tokens:,} makes about {n_shards:,} files")
     if advice := larger_ratio(sampled.n_tokens, val, settings):
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
@@ -200,7 +205,7 @@ def check_plan(sampled: Sampled, settings: Settings) -> None:
         raise InputError(
             f"--val-tokens {settings.val_tokens:,}: the input has about {sampled.n_tokens:,} in all, and nothing would"
             " be left to train on",
-            f"try --val-tokens {max(sampled.n_tokens // 10, 1)}",
+            f"try --val-tokens {max(sampled.n_tokens // 10, min(settings.least_tokens, sampled.n_tokens // 2), 1)}",
         )
 
 

@@ -92,7 +92,7 @@ class Run:
         except BaseException as error:
             shown = explain(error, state, self._sources, self._folder, self._cancel)
             if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
-                shown.saved = self._saved()
+                shown.saved = self._saved(isinstance(shown, InputError))
             raise shown from error
         say(report.result(self._folder, self._record, self._settings))
 
@@ -304,12 +304,12 @@ class Run:
         state.status = DONE
         self._write_record()
 
-    def _saved(self) -> str:
+    def _saved(self, is_input: bool) -> str:
         if (not self._n_saved or self._is_worthless) and not self._state.old:
             with contextlib.suppress(PrepareError, OSError):  # the original error is the one to report
                 clear(self._record)  # nothing worth keeping was saved
             return ""
-        return f"{self._n_saved:,} tokens are saved: the same command continues"
+        return f"{self._n_saved:,} tokens are saved: {'once that is mended, ' * is_input}the same command continues"
 
 
 def _has_no_room(error: BaseException) -> bool:
