@@ -56,7 +56,7 @@ def stop_at(call: str, n: int) -> Callable[[Path, Path], None]:
 
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(PrepareError):
             patch.setattr(owner, call, dying)
-            patch.setattr(run.Run, "_saved", lambda self: "")
+            patch.setattr(run.Run, "_saved", lambda *args: "")
             patch.setattr(run.Run, "_commit", lambda self, *args, commit=run.Run._commit: commit(self, *args))
             patch.setattr(run, "COMMIT_SECONDS", 0.0)
             prepare_in_blocks(1000, path, out, **OPTIONS)

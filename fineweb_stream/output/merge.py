@@ -16,7 +16,7 @@ from ..support.units import format_size
 from . import files
 from .files import Check
 from .manifest import Record
-from .own import CHANGES_NAME, TRAIN_NAME, check_own, looks_own
+from .own import CHANGES_NAME, META_NAME, TRAIN_NAME, check_own, looks_own
 from .shards import give_name, shard_path
 from .state import ENCODING
 
@@ -36,8 +36,8 @@ def merge(record: Record, commit: Check, check: Check, is_resumed: bool) -> None
             _remove(folder, range(state.base_shards, state.merged_shards))
         for name, entry in state.outputs.items():
             if (part := files.part_path(folder / name, state.run)).exists():
-                n_bytes = entry["tokens"] * layout.id_bytes
-                files.check_hash(part, layout.header_bytes, n_bytes, entry["sha256"], check)
+                start = 0 if name == META_NAME else layout.header_bytes
+                files.check_hash(part, start, entry["bytes"] - start, entry["sha256"], check)
         return
     lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
     lengths.append(state.train_tokens - sum(lengths))
