@@ -95,11 +95,16 @@ def test_every_val_end(tmp_path: Path) -> None:
         assert outputs(tmp_path / f"c.txt.gz{val_bytes}") == outputs(tmp_path / f"c.txt{val_bytes}"), val_bytes
 
 
-def test_a_finished_pipe_is_not_read_again(tmp_path: Path, piped: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Only its beginning is compared, and the run says so: what comes after it may be new."""
-    piped()
-    assert prepare_some("-", tmp_path / "out", -1, **OPTIONS)
-    assert "first MiB" not in caplog.text
-    piped()
-    assert prepare_some("-", tmp_path / "out", -1, **OPTIONS)
-    assert "of standard input only the first MiB was compared; for other data: --overwrite" in caplog.text
+def test_a_finished_pipe_is_not_read_again(
+    tmp_path: Path, piped: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its beginning is compared and, where there is more, the run says so: what comes after it may be new."""
+    for head_bytes, is_said in ((1 << 20, False), (1000, True)):
+        monkeypatch.setattr(standard_input, "_HEAD_BYTES", head_bytes)
+        caplog.clear()
+        for n_runs in range(2):
+            piped()
+            assert prepare_some("-", tmp_path / str(head_bytes), -1, **OPTIONS)
+            said = "standard input begins as before (its first 1,000 bytes were compared)"
+            assert (said in caplog.text) == (is_said and n_runs == 1)
+            assert "only the first MiB" not in caplog.text

@@ -217,8 +217,6 @@ class Job:
     def _say_done(self, record: Record, what: str) -> None:
         said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
         say((what, *report.compared(record), *chain(*said)))
-        if any(input.is_stdin for input in self.inputs):
-            log.warning("note: of standard input only the first MiB was compared; for other data: --overwrite")
         if record.state.n_changes:
             log.warning("note: changed or skipped as asked then; for another --errors or --skip-bad: --overwrite")
 
