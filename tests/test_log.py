@@ -12,7 +12,7 @@ import pytest
 from fineweb_stream import InputError, iter_ids, prepare
 
 from .conftest import ROOT
-from .helpers import write_jsonl
+from .helpers import write_jsonl, write_parquet
 
 BASIC = "logging.basicConfig(level='{}', format='LOG %(message)s')"
 SCRIPTS = {
@@ -96,3 +96,17 @@ def test_iter_ids_logs_what_it_changes(tmp_path: Path, caplog: pytest.LogCapture
     bad.write_bytes(paths[0].read_bytes().replace(b"{bad\n", b"") + b"{bad\n")
     with pytest.raises(InputError, match=rf"bad\.jsonl, byte {bad.stat().st_size - 5:,}: not JSON"):
         list(iter_ids(bad))
+
+
+def test_iter_ids_logs_each_skipped_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A skipped file is a line, however many rows it had; beyond ten lines, their number is that of the rows."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    good = write_parquet(tmp_path / "0.parquet", ["some words"] * 9)
+    bad = [tmp_path / f"{k}.parquet" for k in range(1, 12)]
+    for path in bad:
+        pq.write_table(pa.table({"body": ["other words"] * 20}), path)
+    assert sum(map(len, iter_ids([good, *bad[:3]], skip_bad=True))) == 3 * 9
+    assert [f"{k}.parquet" in message for k, message in enumerate(caplog.messages, 1)] == [True] * 3
+    caplog.clear()
+    assert sum(map(len, iter_ids([good, *bad], skip_bad=True))) == 3 * 9
+    assert (len(caplog.records), caplog.messages[-1]) == (11, "220 records are skipped or changed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -71,20 +70,21 @@ def iter_ids(
         options = settings.read_options(plan)
         sources = make_sources(found, options, network=network)
         settings = fitted(settings, sources, plan)
-        cancel, number, n_records, n_changes = Cancel(), 0, 0, 0
+        cancel, number, n_records, n_changes, n_logged = Cancel(), 0, 0, 0, 0
         encode = functools.partial(encode_block, engine=plan.engine, cancel=cancel, tokenizer=settings.tokenizer)
         try:
             for block, encoded in work_through(sources, encode, plan, cancel):
                 if block.source.number != number:
                     number, n_records = block.source.number, 0
-                for change in itertools.islice(encoded.changes, max(MAX_SHOWN - n_changes, 0)):
-                    place = locate(block.source.input, block.source.unit, change.record + n_records, change.byte)
-                    log.warning(f"{change.kind}: {place}: {change.detail}")
+                for change in encoded.changes:
+                    n_logged, n_changes = n_logged + 1, n_changes + change.n
+                    if n_logged <= MAX_SHOWN:
+                        place = locate(block.source.input, block.source.unit, change.record + n_records, change.byte)
+                        log.warning(f"{change.kind}: {place}: {change.detail}")
                 n_records += encoded.n_records
-                n_changes += sum(change.n for change in encoded.changes)
                 yield encoded.ids
         except ChangedError as error:  # there is no run to resume
             raise ChangedError(error.message, "once it is complete, start over") from None
         finally:
-            if n_changes > MAX_SHOWN:
+            if n_logged > MAX_SHOWN:
                 log.warning(f"{n_changes:,} records are skipped or changed")
