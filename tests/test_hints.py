@@ -427,7 +427,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),
-        ("inputs/discover.py", "how"),
+        ("inputs/discover.py", "_without_format(error)"),
     ],
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [
         ("pipeline/plan.py", "name less text with --val"),

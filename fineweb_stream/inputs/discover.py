@@ -142,11 +142,15 @@ def _no_usable(folder: Path, others: list[Path]) -> InputError:
         try:
             _describe(path, True, None)
         except InputError as error:
-            how, _, _ = error.hint.partition("; or read it")  # a folder's files are chosen by their names
-            refusals.append(InputError(error.message, how))
+            refusals.append(InputError(error.message, _without_format(error)))
         else:
             return plain
     return refusals[0] if refusals else plain
+
+
+def _without_format(error: InputError) -> str:
+    """Return a foreign file's hint without --format, which is for a whole folder and chooses none of its files."""
+    return error.hint.partition("; or read it")[0]
 
 
 def _size(path: Path) -> int:
@@ -329,7 +333,7 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
             except InputError as error:
                 if is_named or " > " not in error.hint:
                     raise
-                how, _, _ = error.hint.partition("; or read it")  # --format would be for the whole folder
+                how = _without_format(error)
                 raise InputError(error.message, f"{how}; then move the old one out of the folder") from None
     except FileNotFoundError:
         if path.is_symlink():

@@ -9,9 +9,10 @@ from __future__ import annotations
 import codecs
 import re
 
+from ..support.redact import python_command
 from .codecs import CODECS
 from .json_kinds import find_json, find_strings, is_object
-from .kind import Foreign, python_command, unpacked
+from .kind import Foreign, unpacked
 from .markup import find_markup
 from .tables import find_table
 

@@ -6,8 +6,8 @@ import codecs
 import json
 import re
 
-from ..support.redact import as_word
-from .kind import HEAD_BYTES, OPENED, Foreign, python_command
+from ..support.redact import as_word, python_command
+from .kind import HEAD_BYTES, OPENED, Foreign
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 

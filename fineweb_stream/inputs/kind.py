@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
-
-from ..support.redact import quoted
 
 HEAD_BYTES = 32 << 10
 """How much of an input's content is looked at (bytes)."""
@@ -33,8 +30,3 @@ class Foreign(NamedTuple):
 def unpacked(kind: str, command: str) -> Foreign:
     """Return a kind of which a command makes a folder of files."""
     return Foreign(kind, command, "", promise="unpack it, and name the folder")
-
-
-def python_command(code: str, arguments: str = "") -> str:
-    """Return a command for a shell that runs Python code, in which there is no double quote."""
-    return f'{quoted(sys.executable or "python3")} -c "{code}"{arguments}'

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from .kind import Foreign, python_command, unpacked
+from ..support.redact import python_command
+from .kind import Foreign, unpacked
 
 _XML_TEXT = (  # without what may be before its declaration, which a parser refuses; no !, which is a shell's own
     "import re, sys, xml.etree.ElementTree as E; s = re.sub(rb'(?s)^(\\s|<.--.*?-->)+', b'', sys.stdin.buffer.read());"

@@ -7,7 +7,8 @@ import io
 import re
 from typing import Any
 
-from .kind import HEAD_BYTES, OPENED, Foreign, python_command
+from ..support.redact import python_command
+from .kind import HEAD_BYTES, OPENED, Foreign
 
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|", ".psv": "|,;\t"}
 """The suffixes of tables, and which delimiters to try: a spreadsheet writes .csv with ; in half of the world."""

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shlex
+import sys
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
@@ -67,6 +68,11 @@ def as_word(text: str) -> str:
     from subprocess import list2cmdline
 
     return list2cmdline([text])
+
+
+def python_command(code: str, arguments: str = "") -> str:
+    """Return a command for a shell that runs Python code, in which there is no double quote."""
+    return f'{quoted(sys.executable or "python3")} -c "{code}"{arguments}'
 
 
 def kept(name: str) -> str:

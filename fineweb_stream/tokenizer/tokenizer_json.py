@@ -11,12 +11,11 @@ import functools
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.redact import python_command, quoted
 from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
 from .gpt2 import added_token, bytes_by_name
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
@@ -24,9 +23,9 @@ from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """Usual end-of-text tokens, for files without a `tokenizer_config.json` that names it."""
 
-_ADD_EOT = (
-    f'{quoted(sys.executable or "python3")} -c "import sys; from tokenizers import Tokenizer as T;'
-    f" t = T.from_file(sys.argv[1]); t.add_special_tokens(['{EOT_TEXTS[0]}']); t.save(sys.argv[1])\""
+_ADD_EOT = python_command(
+    "import sys; from tokenizers import Tokenizer as T; t = T.from_file(sys.argv[1]);"
+    f" t.add_special_tokens(['{EOT_TEXTS[0]}']); t.save(sys.argv[1])"
 )
 
 MAX_IDS = 1 << 24
