@@ -26,6 +26,9 @@ from .support.version import __version__
 PIPE_SECONDS = 3.0
 """How long to wait for data from a pipe that was not named as an input; after that it is ignored."""
 
+_COMMANDS = {name: f"python -m fineweb_stream {name}" for name in ("inspect", "decode", "index")}
+_COMMANDS["verify"] = "prepare.py --verify --out"
+
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
 _DESCRIPTION = (
@@ -126,6 +129,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     names = options.pop("inputs")
     if not names and len(options["val"]) > 1:
         raise InputError("no input named: --val takes all that follow it", "name the inputs before --val")
+    _check_command(names)
     is_default = not names and not options["demo"]
     if is_default:
         names = _default_names(here)
@@ -139,6 +143,14 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
             "name files or folders (prepare.py corpus.jsonl), put train_fineweb.txt or input.txt there, or try --demo",
         ) from None
     return 0
+
+
+def _check_command(names: Sequence[str]) -> None:
+    """Raise `InputError` for what looks like a command of `python -m fineweb_stream`, and names no input."""
+    near = difflib.get_close_matches(names[0].lower(), _COMMANDS, 1, 0.8) if names else []
+    if near and not os.path.lexists(names[0]):
+        what = " ".join(map(quoted, names[1:])) or "FILE_OR_FOLDER"
+        raise InputError(f"{names[0]}: no such file", f"did you mean {_COMMANDS[near[0]]} {what}?")
 
 
 def _default_names(here: Path) -> list[str]:

@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -474,6 +475,20 @@ def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
     assert again.returncode == 0 and "warning" not in again.stdout
 
 
+@pytest.mark.parametrize("name", ["inspect", "inpsect", "Index", "decode", "verify"])
+def test_a_command_in_place_of_an_input(run_program, tmp_path, name: str) -> None:
+    """Who types a command of the package, or `verify`, as an input is told the command, which works when typed."""
+    (tmp_path / "c.txt").write_text("some words " * 9000)
+    assert run_program("c.txt", "--out", "made").returncode == 0
+    said = run_program(name, "made/val.bin" if name == "decode" else "made")
+    assert_error(said, 2, f"{name}: no such file")
+    command = re.search(r"did you mean (.+)\?$", said.stderr.strip())[1].replace(
+        "prepare.py", f"python {ROOT}/prepare.py"
+    )
+    command = [sys.executable, *shlex.split(command)[1:]]
+    assert subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
+
+
 def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
     """A missing column, invalid UTF-8, too many --val-tokens: --dry-run fails as the run does, with the place."""
     write_jsonl(tmp_path / "c.jsonl", GOOD * 20)
@@ -491,6 +506,8 @@ def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
     assert done.stdout.count("val.bin will have about") == 1
     ratio = done.stdout.split("--val-ratio ")[1].split()[0]
     assert "too few to tell" not in run_program("c.jsonl", "--dry-run", "--val-ratio", ratio).stdout
+    assert "too few to tell" in run_program("c.jsonl", "--dry-run", "--max-tokens", "100k").stdout
+    assert "too few to tell" not in run_program("c.txt", "--dry-run", "--max-tokens", "10k").stdout
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2"])

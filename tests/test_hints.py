@@ -366,6 +366,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/tokenizer_json.py", "'pip install -U tokenizers'"),
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
+        ("cli.py", "did you mean {_COMMANDS[near[0]]}"),
         ("inputs/discover.py", "'remove it, or repair it'"),
         ("inputs/discover.py", "{how}; then move the old one out of the folder"),
         ("output/verify.py", '"check the file\'s permissions"'),

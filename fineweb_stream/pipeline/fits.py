@@ -23,9 +23,13 @@ MODDED_VAL_TOKENS = 10_485_760
 """modded-nanogpt validates on exactly this many tokens."""
 
 
-def larger_ratio(n_tokens: int, val: int, settings: Settings) -> float | None:
-    """Return a `--val-ratio` that gives a val of useful size; None if val is large enough, or no ratio would help."""
-    if settings.val_share is None or settings.max_tokens is not None or val >= USEFUL_VAL_TOKENS:
+def larger_ratio(n_tokens: int, val: int, settings: Settings, has_documents: bool) -> float | None:
+    """Return a `--val-ratio` that gives a val of useful size; None if val is large enough, or no ratio would help.
+
+    `n_tokens` are those of both splits. Of plain text val is a share of the whole, wherever --max-tokens ends the run.
+    """
+    is_known = settings.max_tokens is None or has_documents
+    if settings.val_share is None or not is_known or val >= USEFUL_VAL_TOKENS:
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(n_tokens, 1), MAX_USEFUL_RATIO)
     return ratio if ratio > 1.2 * settings.val_ratio and ratio * n_tokens > val else None
@@ -40,7 +44,7 @@ def check_fit(train: int, val: int, spread: float, settings: Settings, has_docum
     """
     layout, least = LAYOUTS[settings.layout], settings.least_tokens
     problems = []
-    is_named = larger_ratio(train + val, val, settings) is not None
+    is_named = larger_ratio(train + val, val, settings, has_documents) is not None
     if val * (1 + spread) < least and (settings.fit or not is_named):
         problems.append(
             (f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val, settings))

@@ -174,10 +174,10 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
     ]
     if (n_shards := train // settings.shard_tokens) > MANY_SHARDS:
         lines.append(f"warning: --shard-tokens {settings.shard_tokens:,} makes about {n_shards:,} files")
-    if advice := larger_ratio(sampled.n_tokens, val, settings):
+    if advice := larger_ratio(train + val, val, settings, sampled.has_documents):
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
-            f" --val-ratio {advice:.2g} gives about {float(f'{advice:.2g}') * sampled.n_tokens:,.0f} (with --overwrite)"
+            f" --val-ratio {advice:.2g} gives about {float(f'{advice:.2g}') * (train + val):,.0f} (with --overwrite)"
         )
     return lines
 
