@@ -19,7 +19,7 @@ from fineweb_stream.support.errors import Cancelled, EngineError, InputError
 from fineweb_stream.tokenizer import encoder as encoder_module
 from fineweb_stream.tokenizer import engines, newest
 from fineweb_stream.tokenizer.batch import join_texts
-from fineweb_stream.tokenizer.encoder import HARD_TEXTS, Encoder
+from fineweb_stream.tokenizer.encoder import Encoder
 from fineweb_stream.tokenizer.engines import Gigatoken
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
@@ -200,16 +200,20 @@ def test_a_forgotten_tokenizer_changes_nothing(reference, monkeypatch, limit: in
     assert encoder._encode._free == [] if not limit else encoder._encode._free != before
 
 
-def test_without_a_folder_for_temporary_files(reference, monkeypatch) -> None:
-    """The vocabulary is loaded another way, with the same ids."""
+def test_without_a_folder_for_temporary_files(monkeypatch) -> None:
+    """The engine that needs it says so, at the start and for a further thread, and names the one that does not."""
     pytest.importorskip("gigatoken")
 
-    def refuse(**options):
+    def refuse(*options):
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
-    ids, _ = Encoder("gigatoken").encode([*HARD_TEXTS, "<|endoftext|>"], eot=True)
-    assert ids.tolist() == [i for text in [*HARD_TEXTS, "<|endoftext|>"] for i in document_ids(reference, [text])[0]]
+    encoder = Encoder("gigatoken")
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    encoder._encode._free.clear()
+    for use in (lambda: Encoder("gigatoken"), lambda: encoder.encode(["a"])):
+        with pytest.raises(EngineError, match=r"No usable temporary directory found\n  choose --engine tiktoken"):
+            use()
+    assert Encoder("tiktoken").encode(["hello"])[0].tolist() == [31373]
 
 
 def test_nothing_is_left_in_the_folder_for_temporary_files(monkeypatch, tmp_path) -> None:

@@ -515,7 +515,6 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/encoder.py", "'leave out eot=True'"),
         ("tokenizer/engines.py", "it may have a very long run of one character: split it (--sep"),
         ("tokenizer/engines.py", "f'choose --engine {tokenizer.reference}'"),
-        ("tokenizer/engines.py", "'make room in /tmp'"),
         ("tokenizer/load.py", "'put that one back, under the same path'"),
         ("tokenizer/load.py", "'is it damaged?'"),
         ("tokenizer/load.py", "'name its tokenizer.json'"),

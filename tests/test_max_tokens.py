@@ -238,14 +238,14 @@ def test_copies_of_the_system_that_lie(how: str, keep: bool, tmp_path: Path, mon
 @pytest.mark.skipif(os.name == "nt", reason="no limits there")
 def test_a_limit_of_a_files_size(run_program: Any, tmp_path: Path) -> None:
     """What will not fit into one file is known before anything is written, with the layout that fits."""
-    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 60)
-    done = run_program(path, preexec_fn=lambda: limit_files(400_000))
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 150)
+    done = run_program(path, preexec_fn=lambda: limit_files(1_000_000))
     assert done.returncode == 4
     assert "train.bin: will have" in done.stderr and "(ulimit -f)" in done.stderr
-    assert "--layout npy --shard-tokens 100,000" in done.stderr
+    assert "--layout npy --shard-tokens 250,000" in done.stderr
     assert not list((tmp_path / "out").glob("*.part"))
-    more = ["--layout", "npy", "--shard-tokens", "100,000"]
-    assert run_program(path, *more, preexec_fn=lambda: limit_files(400_000)).returncode == 0
+    more = ["--layout", "npy", "--shard-tokens", "250,000"]
+    assert run_program(path, *more, preexec_fn=lambda: limit_files(1_000_000)).returncode == 0
 
 
 def limit_files(n_bytes: int) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,17 +167,7 @@ class Gigatoken:
         self._tokenizer = tokenizer
         self.separator = f"<|{secrets.token_hex(16)}|>".encode()
         self._ranks = b"".join(tokenizer.iter_ranks()) if tokenizer.iter_ranks else b""
-        try:
-            self._free = [_Remembering(self._load())]
-        except (EngineError, MemoryError):
-            raise
-        except BaseException as error:
-            if not isinstance(error, Exception) and not _is_panic(error):
-                raise
-            raise EngineError(
-                f"gigatoken does not load {tokenizer.name}: {str(error).partition(chr(10))[0]}",
-                f"choose --engine {tokenizer.reference}",
-            ) from None
+        self._free = [_Remembering(self._load())]
 
     def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
         """Encode as described at `Engine`; ids are uint32."""
@@ -197,22 +187,22 @@ class Gigatoken:
     def _load(self) -> Any:
         """Build a tokenizer: 0.04 s from ranks, which have to be in a file; 0.1 s from a `tokenizer.json`."""
         tokenizer, end = self._tokenizer, self.separator.decode()
-        special = {end: tokenizer.eot_id} if tokenizer.eot_id is not None else {}
-        path = ""
         try:
-            if not tokenizer.scheme:
-                raise FileNotFoundError
-            with tempfile.NamedTemporaryFile(suffix=".tiktoken", delete=False) as file:
-                path = file.name
-                file.write(self._ranks)
-            return self._library.BPETokenizer.from_tiktoken(path, tokenizer.scheme, special)
-        except OSError:  # no known scheme, or the temporary file cannot be written
-            if tokenizer.hf_json is None:
-                raise EngineError("no room for a temporary file, which gigatoken reads", "make room in /tmp") from None
-            return self._library.load_hf_json(tokenizer.hf_json(end))
-        finally:
-            if path:
-                os.unlink(path)
+            if tokenizer.hf_json:
+                return self._library.load_hf_json(tokenizer.hf_json(end))
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "ranks.tiktoken")
+                path.write_bytes(self._ranks)
+                return self._library.BPETokenizer.from_tiktoken(str(path), tokenizer.scheme, {end: tokenizer.eot_id})
+        except MemoryError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Exception) and not _is_panic(error):
+                raise
+            raise EngineError(
+                f"gigatoken does not load {tokenizer.name}: {str(error).partition(chr(10))[0]}",
+                f"choose --engine {tokenizer.reference}",
+            ) from None
 
 
 class _Remembering:

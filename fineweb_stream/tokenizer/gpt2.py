@@ -2,7 +2,7 @@
 
 `gpt2_merges.npy` beside this file holds the 50,000 merges in order of rank, as a (50000, 2) array of little-endian
 uint16: row i has the two earlier ids that form id 256 + i. Ids 0-255 are the single bytes, printable ones first, as in
-GPT-2's `encoder.py`. All tokens, tiktoken's ranks and a Hugging Face `tokenizer.json` are computed from this table.
+GPT-2's `encoder.py`. All tokens and tiktoken's ranks are computed from this table.
 
 The table was derived from GPT-2's rank file in the MIT-licensed package openai-whisper. A test verifies that it is the
 official vocabulary: written in OpenAI's formats, it has the SHA-256 hashes that tiktoken pins.
@@ -13,11 +13,10 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..support.errors import PrepareError
 from .cuts import WORD_PATTERNS
@@ -105,29 +104,6 @@ def token_names() -> tuple[list[str], list[str]]:
     return names, merges
 
 
-def tokenizer_json(end: str = "") -> str:
-    """Return GPT-2 as the text of a Hugging Face `tokenizer.json`; `end`, if given, is its end-of-text token.
-
-    Without it, a literal `<|endoftext|>` stays text. (Format: the `tokenizers` library's serialization, version 1.0.)
-    """
-    names, merges = token_names()
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    content = {
-        "version": "1.0",
-        "added_tokens": [added_token(EOT_ID, end)] if end else [],
-        "pre_tokenizer": byte_level,
-        "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": merges},
-    }
-    return json.dumps(content)
-
-
-def added_token(id: int, content: str) -> dict[str, Any]:
-    """Return the entry of a special token in a `tokenizer.json`."""
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": id, "content": content, **flags, "special": True}
-
-
 def bytes_by_name() -> dict[str, int]:
     """Return the byte that each visible character stands for in a byte-level vocabulary, in the order of GPT-2's ids.
 
@@ -152,6 +128,5 @@ GPT2 = Tokenizer(
     has_fast=True,
     scheme="gpt2",
     iter_ranks=iter_ranks,
-    hf_json=tokenizer_json,
 )
 """GPT-2's tokenizer, as in tiktoken."""

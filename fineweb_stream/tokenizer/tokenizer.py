@@ -37,7 +37,7 @@ class Tokenizer:
     is the hash of the rank file, whose lines `iter_ranks` yields. `token_bytes` returns the bytes of each id, b"" for
     an unused one. `reference` names the engine that is right by definition, and `load_reference` builds it: a
     `tiktoken.Encoding`, a `tokenizers.Tokenizer`, or (`numpy`) an `Engine`. `scheme` is gigatoken's name for the
-    pattern; without one gigatoken loads `hf_json`, the text of a `tokenizer.json` with an added token of id `eot_id`.
+    pattern of these ranks; without one it loads `hf_json`, the text of a `tokenizer.json` with a token of id `eot_id`.
     """
 
     name: str

@@ -17,7 +17,7 @@ from typing import Any
 from ..support.errors import InputError
 from ..support.redact import python_command, quoted
 from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
-from .gpt2 import added_token, bytes_by_name
+from .gpt2 import bytes_by_name
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
@@ -96,7 +96,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
 
     def hf_json(end: str) -> str:
         assert eot_id is not None
-        kept = [*whole, added_token(eot_id, end)]
+        kept = [*whole, _added_token(eot_id, end)]
         model = content["model"] | {"vocab": {text: i for text, i in vocab.items() if i != eot_id}}
         return json.dumps(content | {"added_tokens": kept, "model": model, "post_processor": None})
 
@@ -147,6 +147,12 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
     if model.get("dropout"):
         raise InputError(f"{path}: it leaves out merges at random, so ids would vary", "set dropout to null in it")
     return content  # type: ignore[no-any-return]
+
+
+def _added_token(id: int, content: str) -> dict[str, Any]:
+    """Return the entry of a special token."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": id, "content": content, **flags, "special": True}
 
 
 def _steps(content: dict[str, Any]) -> list[dict[str, Any]]:

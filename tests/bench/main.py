@@ -88,10 +88,20 @@ def _environment(work: Path) -> dict[str, str]:
 
 def _write_tokenizer(work: Path) -> Path:
     """Write GPT-2's `tokenizer.json` for datatrove, with the end-of-text token, which is plain text to us."""
-    from fineweb_stream.tokenizer.gpt2 import tokenizer_json
+    from fineweb_stream.tokenizer.gpt2 import EOT_ID, token_names
 
+    names, merges = token_names()
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    content = {
+        "version": "1.0",
+        "added_tokens": [{"id": EOT_ID, "content": "<|endoftext|>", **flags, "special": True}],
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": merges},
+    }
     path = work / "tokenizer.json"
-    path.write_text(tokenizer_json(end="<|endoftext|>"))
+    path.write_text(json.dumps(content))
     return path
 
 
