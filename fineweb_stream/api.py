@@ -18,7 +18,6 @@ from .inputs.discover import as_names
 from .output.files import as_folder
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
-from .output.manifest import Record
 from .output.own import META_NAME
 from .pipeline.fits import check_neighbours
 from .pipeline.job import Job, Request, planned
@@ -118,7 +117,10 @@ def prepare(
         with locked(job.folder):
             connect = None if cluster is None else functools.partial(_connect, cluster, job)
             record = job.run(quiet, executor, connect)
-            _index(job, record, index)
+            if index:
+                from .token_files.documents import index_outputs
+
+                index_outputs([job.folder / name for name in record.state.outputs if name != META_NAME], job.cancel)
     state = record.state
     documents = state.train_documents, state.val_documents
     return Result(job.folder, state.train_tokens, state.val_tokens, *documents, state.seconds, record.rest_tokens)
@@ -234,15 +236,3 @@ def _connect(address: str, job: Job, sources: Sequence[Source]) -> AbstractConte
 
     needs = find_needs(job.plan.engine, sources, job.settings.tokenizer.reference)
     return connect(address, needs, job.cancel, n_connections=job.n_connections)
-
-
-def _index(job: Job, record: Record, is_asked: bool) -> None:
-    """Index the finished outputs if asked to, else warn of indexes that do not fit them. Warn of orphaned indexes."""
-    from .token_files.documents import index_outputs, name_orphans, name_stale
-
-    outputs = [job.folder / name for name in record.state.outputs if name != META_NAME]
-    if is_asked:
-        index_outputs(outputs, job.cancel)
-    else:
-        name_stale(outputs)
-    name_orphans(job.folder)

@@ -173,7 +173,7 @@ def test_what_is_missing_cut_or_foreign(tmp_path: Path) -> None:
 
 
 def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--index works during a run, on a finished one, and after more tokens; without it, an old index is named."""
+    """--index works during a run, on a finished one, and after more tokens; without it, an old index is refused."""
     path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
     command = [str(path), "--out", str(out), "--engine", "tiktoken"]
     assert cli.main([*command, "--max-tokens", "3000"]) == 0
@@ -182,7 +182,8 @@ def test_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "already done" in (said := capsys.readouterr().out) and "train.bin.index: where " in said
     assert read_index(out / "train.bin") == places(out / "train.bin")
     assert cli.main([*command, "--max-tokens", "5000"]) == 0
-    assert "warning: " in (said := capsys.readouterr().out) and "--index rewrites it" in said
+    with pytest.raises(InputError, match=r"train\.bin\.index: not the index of this train\.bin\n  make it: python"):
+        open_documents(out)
     assert cli.main([*command, "--max-tokens", "5000", "--index"]) == 0
     assert read_index(out / "train.bin") == places(out / "train.bin")
     assert not list(out.glob("*.part"))

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from ..output import files
 from ..output.index import END_DTYPE, fits, index_path, is_index, map_ends
-from ..output.own import is_output
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
 from ..support.log import log
@@ -27,7 +26,6 @@ from ..support.redact import quoted
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from .joined import Tokens, check_ids
-from .made_by import made_by
 from .open import find_paths
 
 
@@ -129,24 +127,6 @@ def index_outputs(paths: Sequence[Path], cancel: Cancel) -> None:
     for path in paths:
         n_ends = write_index(path, cancel)
         log.info(f"{index_path(path)}: where {counted(n_ends, 'document')} end{'s' if n_ends == 1 else ''}")
-
-
-def name_stale(paths: Sequence[Path]) -> None:
-    """Warn about outputs whose index does not fit them: an earlier run made it."""
-    for path in paths:
-        if index_path(path).is_file():
-            try:
-                Documents([path])
-            except InputError as error:
-                advice = "--index rewrites it" if made_by(path).eot == "after" else f"delete {index_path(path)}"
-                log.warning(f"warning: {error.message}: {advice}")
-
-
-def name_orphans(folder: Path) -> None:
-    """Warn about indexes of outputs that no longer exist, such as the `rest.bin` of an earlier, shorter run."""
-    for index in sorted([*folder.glob("*.bin.index"), *folder.glob("index/*.npy.index")]):
-        if is_output(index.stem) and not (folder / index.stem).exists():
-            log.warning(f"warning: {index}: there is no {index.stem} now: delete {index}")
 
 
 def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
