@@ -492,7 +492,6 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/loader.py", "'choose a smaller block_size, or other tokens'"),
         ("token_files/loader.py", "self.batch_size * self.world_size:,"),
         ("token_files/loader.py", "f'an epoch has {self.n_steps:,} steps'"),
-        ("token_files/loader.py", "f'{name} is {least} or more'"),
         ("token_files/made_by.py", "'is it damaged?'"),
         ("token_files/open.py", "name the folder that prepare.py filled, or fill it: python p"),
         ("token_files/open.py", "'wait for it, or run its command again: it continues'"),

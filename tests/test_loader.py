@@ -125,7 +125,7 @@ def test_a_huge_file_costs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block_size": 0}, "block_size=0\n  block_size is 1 or more"),
+        ({"block_size": 0}, "block_size=0: not a whole number of 1 or more\n  write it like 1 or 42"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"world_size": 0}, "world_size=0"),
         ({"rank": 2, "world_size": 2}, "rank=2\n  rank is from 0 to world_size - 1, 1"),

@@ -6,6 +6,7 @@ arbitrary finite domains"): memory does not grow with the file, and resuming at 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,12 +58,11 @@ class Batches:
     drop_last: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "batch_size", "seed", "rank", "world_size", "epoch", "start"):
-            object.__setattr__(self, name, read_as(name, getattr(self, name), parse_whole))
-        for name, least in (("block_size", 1), ("batch_size", 1), ("world_size", 1), ("epoch", 0), ("start", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name}={getattr(self, name)}", f"{name} is {least} or more")
-        if not 0 <= self.rank < self.world_size:
+        least = {"block_size": 1, "batch_size": 1, "seed": None, "rank": 0, "world_size": 1, "epoch": 0, "start": 0}
+        for name, n in least.items():
+            parse = functools.partial(parse_whole, least=n)
+            object.__setattr__(self, name, read_as(name, getattr(self, name), parse))
+        if self.rank >= self.world_size:
             raise InputError(f"rank={self.rank}", f"rank is from 0 to world_size - 1, {self.world_size - 1}")
         if not self.n_windows:
             raise InputError(
