@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import pickle
 import tempfile
@@ -224,20 +225,15 @@ def test_one_file_is_a_plain_array(tmp_path: Path) -> None:
     [
         lambda tokens: np.sum(tokens == 50256),
         lambda tokens: tokens != tokens,
+        lambda tokens: np.arange(9) == tokens,
         lambda tokens: 7 in tokens,
         lambda tokens: np.sum(tokens),
         lambda tokens: np.count_nonzero(tokens),
         lambda tokens: np.concatenate([tokens, tokens]),
-        lambda tokens: np.add(tokens, 1),
-        lambda tokens: tokens + 1,
-        lambda tokens: np.arange(9) - tokens,
-        lambda tokens: tokens > 1,
-        lambda tokens: -tokens,
         lambda tokens: tokens.astype(np.int64),
         lambda tokens: tokens.reshape(3, 3),
         lambda tokens: tokens.tolist(),
         lambda tokens: tokens.sum(),
-        lambda tokens: tokens.__setitem__(0, 1),
     ],
 )
 def test_shards_refuse_what_would_need_them_all(use: Any) -> None:
@@ -248,6 +244,26 @@ def test_shards_refuse_what_would_need_them_all(use: Any) -> None:
         assert not hasattr(tokens, "astype") and not hasattr(tokens, "nothing")
         assert (tokens.ndim, tokens.size, tokens.nbytes) == (1, 9, 18)
         assert len({tokens, tokens}) == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tokens: np.add(tokens, 1),
+        lambda tokens: np.equal(tokens, 1),
+        lambda tokens: tokens + 1,
+        lambda tokens: np.arange(9) - tokens,
+        lambda tokens: np.arange(9) < tokens,
+        lambda tokens: tokens > 1,
+        lambda tokens: -tokens,
+        lambda tokens: operator.iadd(tokens, 1),
+        lambda tokens: operator.setitem(tokens, 0, 1),
+    ],
+)
+def test_shards_have_no_arithmetic(use: Any) -> None:
+    """All other operators are a TypeError, too."""
+    with opened([4, 5]) as (tokens, _), pytest.raises(TypeError, match="Tokens"):
+        use(tokens)
 
 
 TEXT = "What is 1\t+ 1?\r\nNothing but text, 漢字 included."

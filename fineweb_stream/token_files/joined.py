@@ -130,10 +130,6 @@ class Tokens:
             f" (tokens[a:b]), or copy all into memory: np.asarray(tokens), {format_size(self.nbytes)}"
         )
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> NoReturn:
-        """Refuse `np.add(tokens, 1)`, and operators between a NumPy array and tokens."""
-        self._refuse(f"np.{ufunc.__name__}")
-
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> NoReturn:
         """Refuse `np.sum(tokens)` and the like."""
         self._refuse(f"np.{function.__name__}")
@@ -143,14 +139,11 @@ class Tokens:
             self._refuse(f"tokens.{name}")
         raise AttributeError(f"Tokens has no attribute {name!r}")
 
-    def _refuse_operator(self, *_: Any) -> NoReturn:
-        self._refuse("an operator (==, +, in, ...)")
+    def _refuse_operator(self, other: object) -> NoReturn:
+        self._refuse("an operator (==, !=, in)")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _refuse_operator
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse_operator
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __and__ = __rand__ = __or__ = __ror__ = _refuse_operator
-    __xor__ = __rxor__ = __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __pow__ = __rpow__ = _refuse_operator
-    __matmul__ = __rmatmul__ = __neg__ = __pos__ = __invert__ = __abs__ = __setitem__ = _refuse_operator
+    __array_ufunc__ = None  # so NumPy and Python refuse all other operators themselves
+    __eq__ = __contains__ = _refuse_operator
     __hash__ = object.__hash__
 
     def _gather(self, places: range) -> Ids:
