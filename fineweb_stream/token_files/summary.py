@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +32,6 @@ LONG_TOKENS = 1024
 _ASSUMED = f"assumed: ids of GPT-2, as no {RECORD_NAME} names a tokenizer; if they are another tokenizer's: {WHOSE}"
 
 N_TOP, EXCERPT_CHARS = 10, 300
-EXACT_TOKENS, BINS_PER_OCTAVE = 1 << 16, 64
 
 
 class TopToken(NamedTuple):
@@ -55,8 +55,7 @@ class Lengths:
     """Document lengths in tokens; `share_long` (0 to 1) is the share of documents with more than 1,024.
 
     `median` and `p90` are the smallest lengths that half and 90 % of the documents do not exceed. `values` (int64,
-    ascending) are the lengths that occur, `counts` (int64, same shape) the number of documents of each. They are exact
-    below 65,536 tokens; above, a value stands for lengths up to 1.1 % greater. `longest` is always exact.
+    ascending) are the lengths that occur, `counts` (int64, same shape) the number of documents of each.
     """
 
     median: int
@@ -163,22 +162,20 @@ def decode(path: str | os.PathLike[str], start: int = 0, count: int = 256) -> st
 
 
 class _Tally:
-    """Counters in constant memory; `start` is where the current document begins.
+    """Counters of ids and lengths, in little memory (n tokens have at most sqrt(2n) different lengths).
 
-    Each length below EXACT_TOKENS has its own counter; above there are BINS_PER_OCTAVE per doubling (0.5 MB in all).
+    `start` is where the current document begins.
     """
 
     def __init__(self, rng: np.random.Generator, made: MadeBy) -> None:
         self.id_counts = np.zeros(made.n_ids, np.int64)
         self._eot_id, self._eot = made.eot_id, made.eot
         self._n_ends = self.first_start = 0
-        self.n_tokens = self.n_documents = self.start = self.longest = 0
+        self.n_tokens = self.n_documents = self.start = 0
         self.random_number = self.random_start = 0
         self._lowest_key = 1.0
         self._rng = rng
-        octaves = np.arange(32 * BINS_PER_OCTAVE) / BINS_PER_OCTAVE
-        self._values = np.r_[np.arange(EXACT_TOKENS), np.ceil(EXACT_TOKENS * 2**octaves).astype(np.int64)]
-        self._counts = np.zeros(len(self._values), np.int64)
+        self._n_of: Counter[int] = Counter()
 
     def add(self, ids: Ids) -> None:
         """Count the next ids of the file."""
@@ -205,9 +202,7 @@ class _Tally:
         lengths = ends - starts
         if not len(lengths):
             return
-        self.longest = max(self.longest, int(lengths.max()))
-        bins = np.searchsorted(self._values, lengths, side="right") - 1
-        self._counts += np.bincount(bins, minlength=len(self._counts))
+        self._n_of.update(lengths.tolist())
         keys = self._rng.random(len(lengths))  # the lowest key wins, wherever pieces end
         if keys.min() < self._lowest_key:
             chosen = int(keys.argmin())
@@ -217,11 +212,11 @@ class _Tally:
 
     def lengths(self) -> Lengths:
         """Return the lengths of the documents, of which there is at least one."""
-        values, counts = self._values[self._counts > 0], self._counts[self._counts > 0]
+        values, counts = np.array(sorted(self._n_of.items()), np.int64).T
         ranks = np.cumsum(counts)
         median, p90 = values[np.searchsorted(ranks * 10, [5 * self.n_documents, 9 * self.n_documents])].tolist()
         share_long = float(counts[values > LONG_TOKENS].sum() / self.n_documents)
-        return Lengths(median, p90, self.longest, share_long, values, counts)
+        return Lengths(median, p90, int(values[-1]), share_long, values, counts)
 
 
 def _find_ends(ids: Ids, eot_id: int | None) -> Ends:
