@@ -587,7 +587,7 @@ def test_plain_text_and_documents_do_not_mix(run_program, tmp_path) -> None:
     [
         (["--val-ratio", "1.5"], "--val-ratio 1.5"), (["--shard-tokens", "many"], "not a size: 'many'"),
         (["--separator", ""], "--separator is empty"), (["--engine", "gpt"], "no such engine: 'gpt'"),
-        (["--engine", "fastokens"], "gigatoken took its place"),
+        (["--engine", "fastokens"], "the engines are auto, tiktoken, gigatoken"),
         (["--nonsense"], "--nonsense"), (["--val-raito", "1"], "did you mean --val-ratio?"),
         (["--out", "c.txt"], "c.txt: a file, not a folder"), (["--shards-token=1M"], "did you mean --shard-tokens?"),
         (["--workers", "0"], "--workers 0: not a whole number of 1 or more"),

@@ -309,7 +309,6 @@ CASES = [
         "d.jsonl --layout llmc --shard-tokens {0}",
         typed=r"try (\S+)",
     ),
-    Case("tokenizer/tokenizer.py", "pip install gigatoken", "d.jsonl --engine fastokens", "d.jsonl"),
     Case(
         "tokenizer/tokenizer.py",
         "the engines are",
@@ -361,8 +360,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/plot.py", "'pip install -U matplotlib'"),
         ("tokenizer/encoder.py", "f'pip install gigatoken, or choose --engine {reference}'"),
         ("tokenizer/engines.py", "reinstall it (pip install --force-reinstall gigatoken), o"),
-        ("tokenizer/gpt2.py", "copy the file again, in binary mode: it is 200,128 bytes lon"),
-        ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/, the .npy file include"),
+        ("tokenizer/gpt2.py", "copy the whole folder fineweb_stream/ again, the .npy file i"),
         ("tokenizer/tokenizer_json.py", "'pip install -U tokenizers'"),
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [

@@ -63,7 +63,7 @@ def test_damaged_file_is_refused(tmp_path, monkeypatch) -> None:
     damaged = bytearray(gpt2.MERGES_PATH.read_bytes())
     damaged[-1] ^= 1
     monkeypatch.setattr(gpt2, "MERGES_PATH", tmp_path / "merges.npy")
-    with pytest.raises(PrepareError, match="not beside the code"):
+    with pytest.raises(PrepareError, match=r"merges\.npy: missing"):
         gpt2.load_merges()
     (tmp_path / "merges.npy").write_bytes(damaged)
     with pytest.raises(PrepareError, match="SHA-256 differs"):

@@ -11,6 +11,7 @@ official vocabulary: written in OpenAI's formats, it has the SHA-256 hashes that
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import struct
@@ -40,17 +41,13 @@ def load_merges() -> list[tuple[int, int]]:
 
     Raises `PrepareError` if the file is missing or is not the one released with this package.
     """
-    try:
+    data = b""
+    with contextlib.suppress(OSError):
         data = MERGES_PATH.read_bytes()
-    except OSError as error:
-        raise PrepareError(
-            f"{MERGES_PATH}: {error.strerror}: GPT-2's vocabulary is not beside the code",
-            "copy the whole folder fineweb_stream/, the .npy file included",
-        ) from None
     if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
         raise PrepareError(
-            f"{MERGES_PATH}: not the vocabulary that this package was released with (SHA-256 differs)",
-            "copy the file again, in binary mode: it is 200,128 bytes long",
+            f"{MERGES_PATH}: missing, or not the vocabulary that this package was released with (SHA-256 differs)",
+            "copy the whole folder fineweb_stream/ again, the .npy file included, in binary mode",
         )
     return list(struct.iter_unpack("<HH", data[-200_000:]))  # without NumPy, which is imported later
 

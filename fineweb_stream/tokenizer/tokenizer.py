@@ -84,11 +84,6 @@ class Tokenizer:
 
     def check_engine(self, engine: str) -> None:
         """Raise `InputError` for an engine that does not support this tokenizer."""
-        if engine == "fastokens":
-            raise InputError(
-                "the engine fastokens is no longer used: gigatoken took its place, and is faster",
-                "pip install gigatoken, and leave --engine out or give --engine gigatoken",
-            )
         if engine not in self.engines:
             raise InputError(f"no such engine: {engine!r}", f"the engines are {', '.join(self.engines)}")
 
