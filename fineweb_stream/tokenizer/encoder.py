@@ -18,7 +18,7 @@ import numpy as np
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from ..support.version import version_of
-from .batch import join_texts
+from .batch import encode_text, join_texts
 from .engines import AnyIds, Gigatoken, count_same, reference_engine
 from .ids import Ends, Ids
 from .load import load_tokenizer
@@ -111,23 +111,17 @@ class Encoder:
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts must be a sequence of str, not one str: encode([text])")
-        data, ends = join_texts(texts)
-        if self.tokenizer.eot_id is None:
-            return self._encode_each(data, ends, eot, check_chars, cancel)
-        ids, ends = self.encode_utf8(data, ends, check_bytes=check_chars, cancel=cancel)
+        if self.tokenizer.eot_id is None:  # nothing says where a text ends: one call for each
+            if eot:
+                raise InputError(f"{self.tokenizer.name} has no end-of-text id", "leave out eot=True")
+            no_ends = np.empty(0, np.int64)
+            parts = [self.encode_utf8(encode_text(text), no_ends, cancel=cancel)[0] for text in texts]
+            ids = np.concatenate([np.empty(0, self.tokenizer.dtype), *parts])
+            return ids, np.cumsum([len(part) for part in parts], dtype=np.int64)
+        ids, ends = self.encode_utf8(*join_texts(texts), check_bytes=check_chars, cancel=cancel)
         if not eot:
             ids, ends = np.delete(ids, ends - 1), ends - np.arange(1, len(ends) + 1)
         return ids, ends
-
-    def _encode_each(self, data: bytes, ends: Ends, eot: bool, check: int, cancel: Cancel) -> tuple[Ids, Ends]:
-        if eot:
-            raise InputError(f"{self.tokenizer.name} has no end-of-text id", "leave out eot=True")
-        pairs = zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True) if len(ends) else ()
-        parts = [
-            self.encode_utf8(data[start:stop], ends[:0], check_bytes=check, cancel=cancel)[0] for start, stop in pairs
-        ]
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-        return np.concatenate([np.empty(0, self.tokenizer.dtype), *parts]), np.cumsum(lengths)
 
     def encode_utf8(
         self, data: bytes | memoryview, ends: Ends, *, check_bytes: int = 0, cancel: Cancel = NEVER
@@ -171,16 +165,14 @@ class Encoder:
     def _check(self, data: bytes | memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
         """Compare about the first `n_bytes` of a call with the reference; return how many were compared."""
         n = int(np.searchsorted(ends, n_bytes, "right"))
-        if not n:  # the first document, or the piece of one, is longer
+        if n:
+            sample = data[: int(ends[n - 1])]
+        else:  # the first document, or the piece of one, is longer
             whole = int(ends[0]) if len(ends) else len(data)
-            piece = next(self.tokenizer.iter_pieces(bytes(data[:whole]), n_bytes))
-            expected = self._reference(piece, np.empty(0, np.int64))
-            self._compare(piece, ids[: len(expected)], expected)
-            return len(piece)
-        stop = int(ends[n - 1])
-        n_ids = int(np.flatnonzero(ids == self.tokenizer.eot_id)[n - 1]) + 1
-        self._compare(data[:stop], ids[:n_ids], self._reference(data[:stop], ends[:n]))
-        return stop
+            sample = next(self.tokenizer.iter_pieces(bytes(data[:whole]), n_bytes))
+        expected = self._reference(sample, ends[:n])
+        self._compare(sample, ids[: len(expected)], expected)
+        return len(sample)
 
     def _compare(self, data: bytes | memoryview, ids: AnyIds, expected: AnyIds) -> None:
         """Raise `EngineError` unless the ids are the expected ones; it shows the text at the first difference."""
