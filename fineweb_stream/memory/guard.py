@@ -14,11 +14,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-import os
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -226,32 +224,14 @@ def return_large_blocks() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def max_file_bytes(folder: Path) -> tuple[int, str]:
-    """Return how large a file in a folder may be (bytes), and what sets this limit."""
-    limit, reason = sys.maxsize, ""
-    if sys.platform != "win32":
-        import resource
+def max_file_bytes() -> int:
+    """Return how large a file may be (bytes): `ulimit -f`."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
 
-        soft = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        if soft != resource.RLIM_INFINITY:
-            limit, reason = soft, "ulimit -f"
-    kind = _file_system(folder)
-    if kind.lower() in ("vfat", "msdos", "fat", "fat32") and limit >= 1 << 32:
-        limit, reason = (1 << 32) - 1, kind
-    return limit, reason
-
-
-def _file_system(folder: Path) -> str:
-    """Return the type of the file system that a folder is on, "" if unknown."""
-    place = os.path.realpath(folder)
-    best = ("", "")
-    with contextlib.suppress(OSError, RuntimeError, psutil.Error):
-        for mounted in psutil.disk_partitions(all=True):
-            point = mounted.mountpoint
-            is_above = place == point or place.startswith(point.rstrip(os.sep) + os.sep)
-            if is_above and len(point) >= len(best[0]):
-                best = (point, mounted.fstype)
-    return best[1]
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def _private_bytes(process: psutil.Process) -> int:

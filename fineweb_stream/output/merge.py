@@ -95,12 +95,12 @@ def give_names(record: Record) -> None:
 
 
 def check_file_size(path: Path, n_bytes: int) -> None:
-    """Raise `DiskError` for a file that will be larger than the folder allows."""
-    limit, reason = max_file_bytes(path.parent)
+    """Raise `DiskError` for a file that will be larger than a file may be."""
+    limit = max_file_bytes()
     if n_bytes > limit:
         raise DiskError(
-            f"{path}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)} there ({reason})",
-            f"choose another disk with --out, or use --layout npy --shard-tokens {max(limit // 4, 1):,}",
+            f"{path}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)} (ulimit -f)",
+            f"raise that limit, or use --layout npy --shard-tokens {max(limit // 4, 1):,}",
         )
 
 
