@@ -145,7 +145,7 @@ def test_variables_that_say_nothing(monkeypatch, value: str) -> None:
 @pytest.mark.parametrize("memory", ["much", "0%", "150%", "-1GB", "%", "4", 4, 0, "", "1,5GB", "50 percent", True])
 def test_bad_budgets(memory: str) -> None:
     """A budget that makes no sense is refused."""
-    with pytest.raises(InputError, match="not a s"):
+    with pytest.raises(InputError, match="not a size of memory"):
         MemoryGuard(memory)
 
 

@@ -190,7 +190,7 @@ CASES = [
         "c.txt --val-at end --val-ratio 0.0001",
         "c.txt --val-at end --val-ratio 0.1",
     ),
-    Case("memory/guard.py", "_as_memory(text)", "d.jsonl --memory 4", "d.jsonl --memory {0}", typed=r"mean (\S+)\?"),
+    Case("memory/guard.py", "hint", "d.jsonl --memory 4", "d.jsonl --memory {0}", typed=r"mean (\S+)\?"),
     Case("memory/guard.py", "hint", "d.jsonl --memory 1,5GB", "d.jsonl --memory {0}", typed=r"point: (\S+)"),
     Case("memory/guard.py", "hint", "d.jsonl --memory much", "d.jsonl --memory {0}", typed=r"like (\S+) or"),
     Case(

@@ -39,6 +39,8 @@ HIGH_SHARE = 0.92
 SWAP_BYTES = 256 * MB
 """Swap that grew by more than this since the start, or since the last step back, is pressure."""
 
+_PHYSICAL = "physical memory"
+
 LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 4 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -72,7 +74,7 @@ class Reading(NamedTuple):
 def find_limits() -> list[Limit]:
     """Return every limit on this process's memory, the one with the least left first."""
     memory, process = psutil.virtual_memory(), psutil.Process().memory_info()
-    limits = [Limit("physical memory", memory.total, memory.available)]
+    limits = [Limit(_PHYSICAL, memory.total, memory.available)]
     limits += [_limit(f"control group {group.name}", group.limit, group.used) for group in memory_groups()]
     limits += _resource_limits(process.vms, getattr(process, "data", process.rss))
     if n_bytes := read_variable("SLURM_MEM_PER_NODE", unit=1 << 20):
@@ -83,13 +85,16 @@ def find_limits() -> list[Limit]:
     return sorted(limits, key=lambda limit: limit.available)
 
 
-def reserve_bytes(total: int) -> int:
-    """Return how much of a system's memory must stay free: 5%, but at least 512 MB, and at most 2 GB or a quarter.
+def reserve_bytes(limit: Limit) -> int:
+    """Return how much of a limit must stay free: 5%, at most 512 MB.
 
-    >>> [reserve_bytes(gb * 10**9) // 10**6 for gb in (1, 4, 16, 64)]
+    Of the system's own memory it is at least 512 MB, and at most 2 GB or a quarter.
+
+    >>> [reserve_bytes(Limit("physical memory", gb * 10**9, 0)) // MB for gb in (1, 4, 16, 64)]
     [250, 512, 800, 2000]
     """
-    return min(max(total // 20, 512 * MB), 2000 * MB, total // 4)
+    share, least = limit.total // 20, 512 * MB
+    return min(max(share, least), 2000 * MB, limit.total // 4) if limit.name == _PHYSICAL else min(share, least)
 
 
 def parse_budget(text: str | float | None, available: int) -> int:
@@ -100,22 +105,19 @@ def parse_budget(text: str | float | None, available: int) -> int:
 
     Raises `InputError` for anything else.
     """
-    text = "50%" if text is None else str(text).strip()
+    text, hint = "50%" if text is None else str(text).strip(), "write it like 50% or 4GB"
     try:
         if text.endswith("%"):
-            return int(available * (1 if text == "100%" else parse_share(text)))
-        n_bytes = parse_size(text)
+            n_bytes = int(available * (1 if text == "100%" else parse_share(text)))
+        else:
+            n_bytes = parse_size(text)
     except InputError as error:
-        what = "not a share of memory" if text.endswith("%") else "not a size"
-        hint = error.hint if "point" in error.hint else "write it like 50% or 4GB"
-        raise InputError(f"memory={text!r}: {what}", hint) from None
+        n_bytes, hint = 0, error.hint if "point" in error.hint else hint
     if n_bytes < MB:
-        raise InputError(f"memory={text!r}: not a size of memory ({n_bytes:,} bytes)", _as_memory(text))
+        if text.isdecimal() and 0 < int(text) < 1000:
+            hint = f"did you mean {text}GB?"
+        raise InputError(f"memory={text!r}: not a size of memory", hint)
     return n_bytes
-
-
-def _as_memory(text: str) -> str:
-    return f"did you mean {text}GB?" if text.isdecimal() and int(text) < 1000 else "write it like 4GB or 50%"
 
 
 @dataclass
@@ -140,8 +142,6 @@ class MemoryGuard:
         available = self.limits[0].available
         self.budget_bytes = min(parse_budget(self.memory, available), available)
         self.step = Step.RUN
-        physical = next((limit.total for limit in self.limits if limit.name == "physical memory"), available)
-        self._floor = {"physical memory": reserve_bytes(physical)}
         self._swap = psutil.swap_memory().used
         self._checked = self._changed = -CHECK_SECONDS
         self._calm: float | None = None
@@ -156,8 +156,7 @@ class MemoryGuard:
 
     def read(self) -> Reading:
         """Measure the process tree's private memory, and the least that any limit leaves above its reserve."""
-        limits = find_limits()
-        left = min(limit.available - self._reserve(limit) for limit in limits)
+        left = min(limit.available - reserve_bytes(limit) for limit in find_limits())
         return Reading(used_bytes(), left, psutil.swap_memory().used)
 
     def update(self, reading: Reading, now: float) -> Step:
@@ -193,9 +192,6 @@ class MemoryGuard:
     def _take(self, step: Step, reason: str, reading: Reading, now: float) -> None:
         self.step, self.reason, self._changed = step, reason, now
         self.steps.append({"step": step.name.lower(), "reason": reason, "used_bytes": reading.used})
-
-    def _reserve(self, limit: Limit) -> int:
-        return self._floor.get(limit.name, min(limit.total // 20, 512 * MB))
 
 
 def used_bytes() -> int:
