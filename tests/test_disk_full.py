@@ -72,17 +72,10 @@ class Filler(System):
         return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        self._count(fd)
-        return os.write(fd, data)
-
-    def copy_file_range(self, source: int, target: int, count: int) -> int:
-        self._count(target)
-        return os.copy_file_range(source, target, count)
-
-    def _count(self, fd: int) -> None:
         self._left -= bool(self._name.fullmatch(self._open[fd]))
         if self._left == 0:
             fill(self._folder)
+        return os.write(fd, data)
 
 
 # Of every kind of file early, late and between; names are those while they are written. 1 is the first write.

@@ -208,33 +208,6 @@ def test_one_more_input_at_the_end(tmp_path: Path) -> None:
     assert outputs(tmp_path / "out") == outputs(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("how", ["none", "zero", "half", "holes", "error"])
-@pytest.mark.parametrize("keep", [False, True])
-def test_copies_of_the_system_that_lie(how: str, keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that ends early, leaves zeros or is refused: the bytes are right, and no shard is gone before they are."""
-    if not hasattr(os, "copy_file_range"):
-        pytest.skip("this system has no copy_file_range")
-    path, options = write_jsonl(tmp_path / "c.jsonl", DOCS), OPTIONS | {"keep_shards": keep, "quiet": True}
-    prepare(path, tmp_path / "good", **options)
-    calls: list[int] = []
-
-    def copy(source: int, target: int, n: int) -> int:
-        calls.append(n)
-        if how == "error":
-            raise OSError(errno.EIO, "Input/output error")
-        if how == "zero" or (how == "half" and len(calls) % 2 == 0):
-            return 0
-        if how == "holes":
-            return os.write(target, bytes(n))
-        return os.write(target, os.read(source, n if how == "none" else n // 2))
-
-    monkeypatch.setattr(os, "copy_file_range", copy)
-    prepare(path, tmp_path / "out", **options)
-    assert calls
-    assert outputs(tmp_path / "out") == outputs(tmp_path / "good")
-    verify(tmp_path / "out")
-
-
 @pytest.mark.skipif(os.name == "nt", reason="no limits there")
 def test_a_limit_of_a_files_size(run_program: Any, tmp_path: Path) -> None:
     """What will not fit into one file is known before anything is written, with the layout that fits."""

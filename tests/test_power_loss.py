@@ -84,12 +84,6 @@ class RecordingOs(System):
         self._disk.add("write", self._inode(fd), data=bytes(data[:n]), at=at)
         return n
 
-    def copy_file_range(self, source: int, target: int, count: int) -> int:
-        at = os.lseek(target, 0, os.SEEK_CUR)
-        n = os.copy_file_range(source, target, count)
-        self._disk.add("write", self._inode(target), data=os.pread(target, n, at), at=at)
-        return n
-
     def ftruncate(self, fd: int, length: int) -> None:
         os.ftruncate(fd, length)
         self._disk.add("truncate", self._inode(fd), at=length)

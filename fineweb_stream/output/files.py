@@ -13,7 +13,6 @@ import hashlib
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -46,8 +45,6 @@ _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
 }
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
-_NO_CLONE = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES}
-_NO_CLONE |= {errno.EIO, errno.ETXTBSY}  # if plain writing fails, too, that raises
 
 
 def as_folder(name: str | os.PathLike[str]) -> Path:
@@ -265,7 +262,6 @@ class Part:
         self._digest = hashlib.sha256()
         self._head = b""
         self._is_synced = False
-        self._can_clone = hasattr(os, "copy_file_range")
         self._failure: DiskError | None = None
         self._n_flushed = n_bytes
         self._beside = ThreadPoolExecutor(2, "encode-disk")
@@ -326,7 +322,11 @@ class Part:
             return
         with disk_errors(self.path, memoryview(data).nbytes):
             _write_all(self._fd, data)
-        self._count(data)
+        self._note_head(data)
+        self._end_hashing()
+        self._hashing = self._beside.submit(self._digest.update, data)
+        self.n_bytes += memoryview(data).nbytes
+        self._is_synced = False
         if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
             self._end_flushing()
             self._n_flushed = self.n_bytes
@@ -351,14 +351,6 @@ class Part:
             with self._final_errors():
                 os.fsync(self._fd)
             self._is_synced = True
-
-    def _count(self, data: bytes | memoryview) -> None:
-        """Count and hash data that is now in the file."""
-        self._note_head(data)
-        self._end_hashing()
-        self._hashing = self._beside.submit(self._digest.update, data)
-        self.n_bytes += memoryview(data).nbytes
-        self._is_synced = False
 
     def _note_head(self, data: bytes | memoryview) -> None:
         if len(self._head) < HEAD_BYTES:
@@ -389,17 +381,14 @@ class Part:
     def copy_from(self, source: Path, start: int, n_bytes: int, check: Check, sha256: str = "") -> None:
         """Append `n_bytes` of another file from byte `start`; `check` is called between pieces and may raise.
 
-        The system copies if it can; what it says it has copied is read back and compared.
-
         Raises `DamagedError` if the other file has less, `PrepareError` if what is copied has another hash.
         """
         stop, digest = start + n_bytes, hashlib.sha256()
         if not source.exists():
             raise changed(source, 0, stop)
-        with disk_errors(self.path, n_bytes), os.fdopen(open_regular(source, os.O_RDONLY), "rb", buffering=0) as file:
+        with disk_errors(self.path, n_bytes):
             for data in read_pieces(source, start, stop):
-                if not self._clone(file.fileno(), start, data):
-                    self.write(data)
+                self.write(data)
                 start += len(data)
                 if sha256:
                     digest.update(data)
@@ -408,28 +397,6 @@ class Part:
             raise changed(source, start, stop)
         if sha256 and digest.hexdigest() != sha256:
             raise _replaced(source)
-
-    def _clone(self, source_fd: int, position: int, data: bytes) -> bool:
-        """Let the system copy `data` from the other file; tell whether this file holds it now.
-
-        Some kernels and file systems end early, or leave zeros: a copy that differs is truncated.
-        """
-        if sys.platform != "linux" or not self._can_clone:
-            return False
-        start, n = self._header_bytes + self.n_bytes, 0
-        try:
-            os.lseek(source_fd, position, os.SEEK_SET)
-            n = os.copy_file_range(source_fd, self._fd, len(data))
-        except OSError as error:
-            if error.errno not in _NO_CLONE:
-                raise
-        if n == len(data) and b"".join(read_pieces(self._part, start, start + n)) == data:
-            self._count(data)
-            return True
-        self._can_clone = False
-        os.ftruncate(self._fd, start)
-        os.lseek(self._fd, 0, os.SEEK_END)
-        return False
 
     def close(self) -> None:
         """Close the file, which keeps its temporary name."""
