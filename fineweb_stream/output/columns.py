@@ -56,17 +56,3 @@ def set_names(record: Record, text_column: str) -> None:
         place = f"{before} up to input {state.input + 1:,}, record {state.n_records:,}"
         record.settings[_BEFORE] = "; ".join(filter(None, [record.settings.get(_BEFORE), place]))
         record.settings["text_column"] = names
-
-
-def keep_names(record: Record) -> None:
-    """Record the column that a run asked for, if nothing was read yet: the next command may name only another one."""
-    if not record.state.n_tokens and not record.state.old:
-        record.settings.setdefault(_BEFORE, "")
-        record.begin()
-
-
-def take_kept(record: Record, fresh: Record) -> None:
-    """Add the names that `keep_names` left to a fresh run of the same inputs, after its own."""
-    given, is_same = fresh.settings["text_column"], [i.path for i in record.inputs] == [i.path for i in fresh.inputs]
-    if _BEFORE in record.settings and is_same and given != names_of(record):
-        fresh.settings |= {"text_column": names_now(record, given), _BEFORE: ""}

@@ -14,7 +14,7 @@ from ..support.log import log
 from ..support.model import Input
 from ..support.redact import kept
 from . import files
-from .columns import set_names, take_kept
+from .columns import set_names
 from .compare import PlaceHash, compare, has_more, is_share_of_other_text, written_anew
 from .manifest import Record, new_run, portable, read_record
 from .own import (
@@ -63,9 +63,7 @@ def open_record(
         record = _find(fresh, [input.path for input in inputs if not input.is_remote], overwrite, dry_run)
         if record is None:
             return fresh
-        if record.state.status == ENCODING and not record.state.n_tokens and not record.state.old:
-            take_kept(record, fresh)
-        else:
+        if record.state.status != ENCODING or record.state.n_tokens or record.state.old:
             inputs = inputs if overwrite else _with_gone(record, fresh, inputs)
             refused, notes = compare(record, settings, inputs, place_hash)
             is_demo = record.state.status == DONE and all(input.format == "demo" for input in record.inputs)

@@ -23,7 +23,7 @@ from ..inputs.discover import find_inputs, leave_out
 from ..inputs.sources import check_documents, check_first, find_without_text, make_sources
 from ..inputs.storage import place_hash
 from ..memory.guard import MemoryGuard
-from ..output.columns import earlier_names, keep_names, names_of
+from ..output.columns import earlier_names, names_of
 from ..output.manifest import Record
 from ..output.merge import check_shards
 from ..output.own import RECORD_NAME
@@ -165,7 +165,7 @@ class Job:
         connect: Callable[[Sequence[Source]], AbstractContextManager[Workers]] | None,
     ) -> Record:
         check_shards(record)
-        sources = self._recorded_sources(record, is_kept=True)
+        sources = self._recorded_sources(record)
         if record.state.status == MERGING and record.state.wants_more(self.settings.max_tokens):
             self._run(record, sources, quiet).work()  # only the merge is left: finish it before the run is extended
         reopen(record, self.settings.max_tokens, self.cancel.check)
@@ -200,17 +200,15 @@ class Job:
         is_at_end = settings.val_at == "end"
         return make_sources(self.inputs, options, settings.val_share, settings.val_files, is_at_end, self.network)
 
-    def _recorded_sources(self, record: Record, is_kept: bool = False) -> list[Source]:
+    def _recorded_sources(self, record: Record) -> list[Source]:
         """Return the sources of a run, with the names of text columns that are on record.
 
-        Raises `InputError` for a file not yet read that has none of these columns; `is_kept` records the names first.
+        Raises `InputError` for a file not yet read that has none of these columns.
         """
         sources = self._sources(names_of(record))
         is_done = record.state.status != ENCODING and not record.state.wants_more(self.settings.max_tokens)
         error = None if is_done else find_without_text(sources[record.state.input :], self.cancel)
         if error:
-            if is_kept:
-                keep_names(record)
             raise error
         return sources
 
