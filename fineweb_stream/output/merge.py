@@ -21,48 +21,36 @@ from .shards import give_name, shard_path
 from .state import ENCODING
 
 
-def merge(record: Record, commit: Check, check: Check, is_resumed: bool) -> None:
+def merge(record: Record, commit: Check, check: Check) -> None:
     """Concatenate the shards into the new `train.bin`, durably, if the layout has one; complete `state.outputs`.
 
     Resumes where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
-    What is copied is hashed, and if the run `is_resumed`, so is a shard that only gets another name.
+    What is copied is hashed.
 
     Raises `DiskError`; `DamagedError` when a file holds less than the state says, `PrepareError` if it was altered.
     """
     folder, state, layout = record.folder, record.state, record.layout
+    if not record.keeps_shards:  # a power loss may have kept the last one; number 0 becomes the beginning of train.bin
+        for number in range(max(state.base_shards, 1), state.merged_shards):
+            files.remove(shard_path(folder, number))
     val = state.outputs[layout.val_name]
-    if "bytes" in val:  # interrupted while final names were given
-        if not record.keeps_shards:  # a power loss may have kept the last one
-            _remove(folder, range(state.base_shards, state.merged_shards))
-        for name, entry in state.outputs.items():
-            if (part := files.part_path(folder / name, state.run)).exists():
-                start = 0 if name == META_NAME else layout.header_bytes
-                files.check_hash(part, start, entry["bytes"] - start, entry["sha256"], check)
-        return
-    lengths = [record.shard_tokens] * (len(state.shard_sha256) - 1)
-    lengths.append(state.train_tokens - sum(lengths))
-    sizes = [layout.n_bytes(n) for n in lengths]
-    if (val_part := files.part_path(folder / layout.val_name, state.run)).exists():
-        n_val_bytes = state.val_tokens * layout.id_bytes
-        files.check_hash(val_part, layout.header_bytes, n_val_bytes, val["sha256"], check)
-    _name_shards(record, sizes)
+    if "bytes" not in val:  # else interrupted while final names were given
+        lengths = state.shard_lengths(record.shard_tokens)
+        sizes = [layout.n_bytes(n) for n in lengths]
+        _name_shards(record, sizes)
 
-    def add(name: str, n_tokens: int, sha256: str, head: str) -> None:
-        numbers = {"tokens": n_tokens, "bytes": layout.n_bytes(n_tokens)}
-        state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
+        def add(name: str, n_tokens: int, sha256: str, head: str) -> None:
+            numbers = {"tokens": n_tokens, "bytes": layout.n_bytes(n_tokens)}
+            state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
 
-    if layout.is_merged:
-        check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
-        add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check, is_resumed))
-    elif is_resumed:
-        for number, n_tokens in enumerate(lengths):
-            path, n_bytes = folder / state.shard_name(number, layout), n_tokens * layout.id_bytes
-            files.check_hash(path, layout.header_bytes, n_bytes, state.shard_sha256[number], check)
-    if record.keeps_shards:
-        for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
-            add(state.shard_name(number, layout), *shard)
-    add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
-    commit()  # on record before they get their final names
+        if layout.is_merged:
+            check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
+            add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
+        if record.keeps_shards:
+            for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
+                add(state.shard_name(number, layout), *shard)
+        add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
+        commit()  # on record before they get their final names
 
 
 def check_shards(record: Record) -> None:
@@ -70,26 +58,30 @@ def check_shards(record: Record) -> None:
     state, layout = record.state, record.written_layout
     for number in range(state.base_shards, len(state.shard_sha256) if state.status == ENCODING else 0):
         path = shard_path(record.folder, number, layout)
-        _check_either(path, state.run, layout.n_bytes(record.settings["shard_tokens"]))
+        _check_size(path, state.run, layout.n_bytes(record.settings["shard_tokens"]))
 
 
-def give_names(record: Record) -> None:
+def give_names(record: Record, check: Check, is_resumed: bool) -> None:
     """Give the outputs, which are complete and on record, the final names that they do not have yet.
 
     Deletes the files of the earlier run that nothing has replaced.
 
-    Raises `PrepareError` for an output that is not as `state` says.
+    Raises `PrepareError` for an output that is not as `state` says. val is hashed, and if the run `is_resumed`, so is
+    all that was not copied by the merge.
     """
     folder, state, layout = record.folder, record.state, record.layout
-    sizes = {name: output["bytes"] for name, output in state.outputs.items()}
-    if state.changes_bytes:
-        sizes[CHANGES_NAME] = state.changes_bytes
-    for name, n_bytes in sizes.items():
-        _check_either(folder / name, state.run, n_bytes)
+    written = state.outputs | ({CHANGES_NAME: {"bytes": state.changes_bytes}} if state.changes_bytes else {})
+    for name, entry in written.items():
+        path = _check_size(folder / name, state.run, entry["bytes"])
+        is_copy = layout.is_merged and path == folder / name
+        if name == layout.val_name or (is_resumed and "sha256" in entry and not is_copy):
+            start = 0 if name == META_NAME else layout.header_bytes
+            files.check_hash(path, start, entry["bytes"] - start, entry["sha256"], check)
+    for name in written:
         give_name(folder, name, state, layout)
     for name, entry in state.old.items():
         is_there = os.path.lexists(folder / name)  # False if resumed after an interruption here
-        if is_there and name not in sizes and looks_own(folder / name, [entry], layout):
+        if is_there and name not in written and looks_own(folder / name, [entry], layout):
             files.remove(folder / name)
     state.old, state.parts, state.base_shards = {}, {}, 0
 
@@ -104,19 +96,17 @@ def check_file_size(path: Path, n_bytes: int) -> None:
         )
 
 
-def _join(record: Record, sizes: list[int], commit: Check, check: Check, is_resumed: bool) -> tuple[str, str]:
+def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tuple[str, str]:
     """Merge shards of these sizes (bytes) as `merge` says; return SHA-256 and first bytes of all (hexadecimal)."""
     folder, state, keep_shards = record.folder, record.state, record.keeps_shards
     target = folder / TRAIN_NAME
-    if not keep_shards and not state.base_shards:
-        if state.merged_shards == 0:  # the first shard becomes the beginning of train.bin
-            if shard_path(folder, 0).exists():
-                files.replace(shard_path(folder, 0), files.part_path(target, state.run))
+    if not keep_shards and not state.base_shards:  # the first shard becomes the beginning of train.bin
+        if state.merged_shards == 0:
             state.merged_shards = 1
             commit()
+        if state.merged_shards == 1 and shard_path(folder, 0).exists():
+            files.replace(shard_path(folder, 0), files.part_path(target, state.run))
         if len(sizes) == 1:
-            if is_resumed and (whole := files.part_path(target, state.run)).exists():
-                files.check_hash(whole, 0, sizes[0], state.shard_sha256[0], check)
             return state.shard_sha256[0], state.shard_heads[0]
     n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
     if state.merged_shards == 1 and not n_bytes:  # it is the first shard
@@ -134,19 +124,11 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check, is_resu
 
         if state.base_shards > state.merged_shards:
             add(target, 0, state.base_shards)
-        if not keep_shards:
-            _remove(folder, range(state.base_shards, state.merged_shards))
         for number in range(state.merged_shards, len(sizes)):
             add(shard_path(folder, number), number, number + 1)
             if not keep_shards:
-                _remove(folder, range(number, number + 1))
+                files.remove(shard_path(folder, number))
         return part.sha256, part.head
-
-
-def _remove(folder: Path, numbers: range) -> None:
-    """Delete shards that are in `train.bin`."""
-    for number in numbers:
-        files.remove(shard_path(folder, number))
 
 
 def _name_shards(record: Record, sizes: list[int]) -> None:
@@ -155,22 +137,18 @@ def _name_shards(record: Record, sizes: list[int]) -> None:
     And `InputError` unless it begins as it was written; what is merged is hashed while it is copied.
     """
     folder, state, layout, owned = record.folder, record.state, record.layout, record.owned()
-    is_begun = not record.keeps_shards and files.part_path(folder / TRAIN_NAME, state.run).exists()
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         path = folder / state.shard_name(number, layout)
         give_name(folder, path.name, state, layout, layout.shard_name(number))
-        if number or path.exists() or not is_begun:  # else it is already the beginning of train.bin
-            check_own(path, owned, layout)
-            _check_size(path, sizes[number])
+        check_own(path, owned, layout)
+        _check_size(path, state.run, sizes[number])
 
 
-def _check_either(path: Path, run: str, expected: int) -> None:
-    """Check the size of a file under the run's temporary name or, if that is gone, under its final one."""
+def _check_size(path: Path, run: str, expected: int) -> Path:
+    """Check the size of a file under its temporary name or, if that is gone, its final one; return which it is."""
     part = files.part_path(path, run)
-    _check_size(part if part.exists() else path, expected)
-
-
-def _check_size(path: Path, expected: int) -> None:
+    path = part if part.exists() else path
     n_bytes = path.stat().st_size if path.exists() else 0
     if n_bytes != expected:
         raise files.changed(path, n_bytes, expected)
+    return path

@@ -115,6 +115,10 @@ class State:
         is_rest = self.has_rest and number == len(self.shard_sha256) - 1
         return layout.rest_name if is_rest else layout.shard_name(number)
 
+    def shard_lengths(self, shard_tokens: int) -> list[int]:
+        """Return how many tokens each complete shard has."""
+        return [min(shard_tokens, self.train_tokens - n * shard_tokens) for n in range(len(self.shard_sha256))]
+
     def copy(self) -> State:
         """Return a copy that does not change when this state does."""
         return State(**{name: copy.copy(value) for name, value in vars(self).items()})

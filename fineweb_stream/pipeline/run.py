@@ -297,10 +297,10 @@ class Run:
         state = self._state
         if self._settings.shuffle:
             clear_spool(self._record)
-        merge(self._record, self._write_record, self._cancel.check, self._is_resumed)
+        merge(self._record, self._write_record, self._cancel.check)
         add_meta(self._record, self._settings.tokenizer, self._write_record)
         self._cancel.check()
-        give_names(self._record)
+        give_names(self._record, self._cancel.check, self._is_resumed)
         state.status = DONE
         self._write_record()
 
