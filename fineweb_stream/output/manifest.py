@@ -31,8 +31,8 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer, id_dtype
 from . import files
 from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
-from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, Owned, own_parts
-from .state import DONE, ENCODING, SHUFFLING, State, check, check_state, is_count, same_types
+from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, TRAIN_NAME, Owned, own_parts
+from .state import DONE, ENCODING, MERGING, SHUFFLING, State, check, check_state, is_count, same_types
 
 FORMAT = 2
 """Increases when an older version could not resume a run that this one began."""
@@ -110,8 +110,7 @@ class Record:
     @property
     def rest_tokens(self) -> int:
         """How many tokens of train are not in its shards, but in a separate file."""
-        n_shards = len(self.state.shard_sha256) - 1
-        return self.state.train_tokens - n_shards * self.shard_tokens if self.state.has_rest else 0
+        return self.state.shard_lengths(self.shard_tokens)[-1] if self.state.has_rest else 0
 
     def read_so_far(self) -> tuple[int, bool]:
         """Return how many inputs were read to the end, and whether another was begun."""
@@ -198,6 +197,8 @@ class Record:
         """Delete the temporary files of the run, except for those that the state describes."""
         state = self.state
         names = [*state.parts, *state.shuffle.get("parts", ())]
+        if state.status == MERGING:
+            names += [TRAIN_NAME, *state.outputs]
         if state.status != DONE:
             names += map(self.written_layout.shard_name, range(len(state.shard_sha256)))
         names += map(self.layout.shard_name, range(len(state.shuffle.get("shard_sha256", ()))))

@@ -27,8 +27,9 @@ from ..tokenizer.ids import Ids
 from . import files
 from .files import Check
 from .manifest import Record
+from .own import CHANGES_NAME
 from .shards import ShardWriter
-from .spool import PIECE_TOKENS, Bucket, Source, Spool, gather, pack, without_spool
+from .spool import PIECE_TOKENS, Bucket, Source, Spool, gather, pack
 from .state import MERGING, SHUFFLE, State
 
 Write = Callable[[Ids], None]
@@ -68,6 +69,7 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
     state = record.state
     at = state.shuffle = state.shuffle or copy.deepcopy(SHUFFLE)
     record.clear_parts()
+    changes = {name: part for name, part in state.parts.items() if name == CHANGES_NAME}  # the others are the spool's
     written = State(run=state.run, old=state.old, **copy.deepcopy({name: at[name] for name in _WRITTEN}))
     writer = ShardWriter(record.folder, record.shard_tokens, written, record.layout, least_tokens)
     with contextlib.closing(writer):
@@ -88,13 +90,13 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
             _shuffle_split(record, spool, limit_bytes, write, save, commit)
             if split == 0:
                 at.update(split=1, n_buckets=0, parted_tokens=0, parted_eot=0, n_bins=0)
-                state.parts = without_spool(state.parts)
+                state.parts = dict(changes)
                 commit()
                 spool.remove(spool.n_tokens)
         writer.finish()
     for name in ("shard_sha256", "shard_heads", "has_rest", "outputs"):
         setattr(state, name, getattr(written, name))
-    state.parts = without_spool(state.parts) | written.parts
+    state.parts = changes | written.parts
     state.shuffle, state.status = {}, MERGING
     commit()
 

@@ -7,7 +7,6 @@ same key, and stable sorting keeps their order: a document may be longer than a 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -18,14 +17,12 @@ import numpy.typing as npt
 from ..tokenizer.ids import Ids
 from . import files
 from .manifest import Record
-from .own import SPOOL_NAME, own_parts
 from .splits import hash_numbers
 
 Keys = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
 
 PIECE_TOKENS = 1 << 20
-_SPOOL = re.compile(SPOOL_NAME)
 _LAST_KEY = np.uint64(2**64 - 1)
 
 
@@ -170,27 +167,14 @@ Source = Spool | Bucket
 def check_spool(record: Record, check: files.Check) -> None:
     """Raise `PrepareError` if a file that waits to be shuffled does not hold what the run has written."""
     state, layout = record.state, record.written_layout
-    n_left, parts = state.train_tokens, dict(state.parts)
-    for number, sha256 in enumerate(state.shard_sha256):
-        n_tokens = min(n_left, record.settings["shard_tokens"])
+    lengths = state.shard_lengths(record.settings["shard_tokens"])
+    parts = dict(state.parts)
+    for number, (n_tokens, sha256) in enumerate(zip(lengths, state.shard_sha256, strict=True)):
         parts[layout.shard_name(number)] = [n_tokens * layout.id_bytes, sha256]
-        n_left -= n_tokens
     for name, (n_bytes, sha256) in parts.items():
         path = files.part_path(record.folder / name, state.run)
         if path.exists():  # else it is in buckets, or the shuffle will miss it
             files.check_hash(path, 0, n_bytes, sha256, check)
-
-
-def clear_spool(record: Record) -> None:
-    """Delete the run's spool and buckets."""
-    for path in own_parts(record.folder, record.run):
-        if _SPOOL.fullmatch(path.name.removesuffix(f".{record.run}.part")):
-            files.remove(path)
-
-
-def without_spool(parts: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the `parts` of a state without those of spool and buckets."""
-    return {name: part for name, part in parts.items() if not _SPOOL.fullmatch(name)}
 
 
 def _open(path: Path, n_bytes: int) -> BinaryIO:

@@ -25,7 +25,7 @@ from ..output.resume import clear
 from ..output.shards import ShardWriter
 from ..output.shuffle import shuffle
 from ..output.splits import Split, place_eot, split_documents, split_text, split_whole
-from ..output.spool import check_spool, clear_spool
+from ..output.spool import check_spool
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.cancel import Cancel
 from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError
@@ -295,8 +295,7 @@ class Run:
 
     def _merge(self) -> None:
         state = self._state
-        if self._settings.shuffle:
-            clear_spool(self._record)
+        self._record.clear_parts()
         merge(self._record, self._write_record, self._cancel.check)
         add_meta(self._record, self._settings.tokenizer, self._write_record)
         self._cancel.check()
