@@ -378,20 +378,24 @@ class Part:
             with self._final_errors():
                 flushing.result()
 
-    def copy_from(self, source: Path, start: int, n_bytes: int, check: Check, sha256: str = "") -> None:
-        """Append `n_bytes` of another file from byte `start`; `check` is called between pieces and may raise.
+    def copy_from(
+        self, source: Path, start: int, n_bytes: int, sha256: str, check: Check, n_kept: int | None = None
+    ) -> None:
+        """Append `n_bytes` of another file from byte `start`, or only the first `n_kept` of them.
 
-        Raises `DamagedError` if the other file has less, `PrepareError` if what is copied has another hash.
+        `sha256` is the hash of the `n_bytes`, "" if it is unknown; `check` is called between pieces and may raise.
+
+        Raises `DamagedError` if the other file has less, `PrepareError` if it has something else.
         """
         stop, digest = start + n_bytes, hashlib.sha256()
+        last = stop if n_kept is None else start + n_kept
         if not source.exists():
             raise changed(source, 0, stop)
-        with disk_errors(self.path, n_bytes):
+        with disk_errors(self.path, last - start):
             for data in read_pieces(source, start, stop):
-                self.write(data)
+                self.write(data[: max(last - start, 0)])
                 start += len(data)
-                if sha256:
-                    digest.update(data)
+                digest.update(data)
                 check()
         if start < stop:
             raise changed(source, start, stop)

@@ -116,7 +116,7 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
         def add(source: Path, first: int, stop: int) -> None:
             start = 0
             for number in range(first, stop):
-                part.copy_from(source, start, sizes[number], check, state.shard_sha256[number])
+                part.copy_from(source, start, sizes[number], state.shard_sha256[number], check)
                 start += sizes[number]
             state.sync(part)
             state.merged_shards = stop

@@ -147,11 +147,8 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
         source, start = before.shard_name(n_complete, layout), layout.header_bytes
     else:
         source, start = TRAIN_NAME, n_complete * shard_tokens * layout.id_bytes
-    n_last, val = min(before.train_tokens - n_complete * shard_tokens, shard_tokens), before.outputs[layout.val_name]
-    files.check_hash(folder / source, start, n_last * layout.id_bytes, before.shard_sha256[n_complete], check)
-    files.check_hash(
-        folder / layout.val_name, layout.header_bytes, val["tokens"] * layout.id_bytes, val["sha256"], check
-    )
+    n_last, val_name = before.shard_lengths(shard_tokens)[n_complete], layout.val_name
+    val, n_val = before.outputs[val_name], before.snapshot["val_tokens"]
     state = record.state = replace(
         before,
         **before.snapshot | {"n_changes": dict(before.snapshot["n_changes"])},
@@ -166,15 +163,16 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
         outputs={},
         old={name: entries[0] for name, entries in record.owned().items()},
     )
-    n_shard, header_bytes = n_before - n_complete * shard_tokens, layout.header_bytes
-    for name, first, target, room, n_bytes in (
-        (source, start, layout.shard_name(n_complete), header_bytes, n_shard * layout.id_bytes),
-        (layout.val_name, header_bytes, layout.val_name, header_bytes, state.val_tokens * layout.id_bytes),
-        (CHANGES_NAME, 0, CHANGES_NAME, 0, state.changes_bytes),
+    n_shard, id_bytes, header_bytes = n_before - n_complete * shard_tokens, layout.id_bytes, layout.header_bytes
+    shard_sha256, shard_name = before.shard_sha256[n_complete], layout.shard_name(n_complete)
+    for name, first, n_bytes, sha256, target, room, n_kept in (
+        (source, start, n_last * id_bytes, shard_sha256, shard_name, header_bytes, n_shard * id_bytes),
+        (val_name, header_bytes, val["tokens"] * id_bytes, val["sha256"], val_name, header_bytes, n_val * id_bytes),
+        (CHANGES_NAME, 0, state.changes_bytes, "", CHANGES_NAME, 0, state.changes_bytes),
     ):
-        if n_bytes:
+        if n_kept:
             with contextlib.closing(state.open_part(folder / target, header_bytes=room)) as part:
-                part.copy_from(folder / name, first, n_bytes, check)
+                part.copy_from(folder / name, first, n_bytes, sha256, check, n_kept)
                 state.sync(part)
     record.begin()
 
