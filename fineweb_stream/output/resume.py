@@ -181,15 +181,13 @@ def clear(record: Record) -> None:
     """Delete what the record names: outputs with their indexes, shards, temporary files and, last, the record."""
     from .index import remove_index  # loads numpy, which most runs need only later
 
-    folder, layout = record.folder, record.layout
-    for name, entries in record.owned().items():
-        if os.path.lexists(folder / name) and looks_own(folder / name, entries, layout):
-            remove_index(folder / name, layout, record.settings["eot_id"])
-            files.remove(folder / name)
-    record.state.parts, record.state.shard_sha256, record.state.shuffle = {}, [], {}
-    record.clear_parts()
-    with files.disk_errors(folder):
-        files.sync_folder(folder)  # no file may outlive its record
+    for path in _own_outputs(record):
+        remove_index(path, record.layout, record.settings["eot_id"])
+        files.remove(path)
+    for path in own_parts(record.folder, record.run):
+        files.remove(path)
+    with files.disk_errors(record.folder):
+        files.sync_folder(record.folder)  # no file may outlive its record
     record.remove()
 
 
@@ -197,11 +195,15 @@ def clearable_bytes(folder: Path) -> int:
     """Return how many bytes `clear` would free in a folder."""
     with contextlib.suppress(PrepareError):
         if record := read_record(folder):
-            names = (*record.owned(), RECORD_NAME, MANIFEST_NAME)
-            paths = {*own_parts(folder, record.run), *(folder / name for name in names)}
-            found = [os.lstat(path) for path in paths if os.path.lexists(path)]
+            paths = [*_own_outputs(record), *own_parts(folder, record.run), record.path, folder / MANIFEST_NAME]
+            found = [path.lstat() for path in paths if path.exists()]
             return sum(info.st_size for info in found if info.st_nlink == 1)
     return 0
+
+
+def _own_outputs(record: Record) -> list[Path]:
+    paths = [(record.folder / name, entries) for name, entries in record.owned().items()]
+    return [path for path, known in paths if os.path.lexists(path) and looks_own(path, known, record.layout)]
 
 
 def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input]:
