@@ -23,7 +23,7 @@ PlaceHash = Callable[[Input, int, int], str]
 def compare(
     record: Record, settings: dict[str, Any], inputs: list[Input], place_hash: PlaceHash
 ) -> tuple[list[str], list[str]]:
-    """Return the reasons a command cannot resume the run, and the changes that are allowed: one sentence each."""
+    """Return the reasons a command cannot resume the run, and notes on the changes that are allowed."""
     now = portable(inputs)
     refused = _settings_changed(record, settings, len(inputs))
     behind, is_begun = record.read_so_far()
@@ -46,9 +46,17 @@ def compare(
         notes.append(f"the input {inputs[behind].shown} changed after the place that the run had reached ({what})")
     if not found:
         notes += _differences(record.inputs[n_fixed:], now[n_fixed:], record.inputs, now[n_fixed:])
-    if not refused and notes and _val_would_move(record, now):
-        refused.append("the share of the text that is val would change with the inputs' sizes")
-    return refused, notes
+    notes = [f"{note}: the run continues, because this part was not read yet" for note in notes]
+    if not refused and notes and _is_share_of_other_text(record, now):
+        if _val_would_move(record, now):
+            refused.append("the share of the text that is val would change with the inputs' sizes")
+        elif record.settings["val_at"] == "start":
+            notes.append("note: val stays a share of the earlier text; for a share of all of it: --overwrite")
+    return refused, notes + [
+        f"note: {path} was rewritten since it was read; its size, beginning and end are the same: if the rest is not,"
+        " --overwrite"
+        for path in _written_anew(record.inputs[:n_fixed], now)
+    ]
 
 
 def has_more(record: Record, inputs: list[Input]) -> bool:
@@ -95,7 +103,7 @@ def _is_same(before: Input, now: Input) -> bool:
     return a == b and kinds[0] == kinds[1] and (before.path == now.path or is_local)
 
 
-def written_anew(before: list[Input], now: list[Input]) -> list[str]:
+def _written_anew(before: list[Input], now: list[Input]) -> list[str]:
     """Return the names of files that have a new date since they were read, but are otherwise the same."""
     pairs = zip(before, now, strict=False)
     dates = [(changed_at(a.fingerprint), changed_at(b.fingerprint), b.shown) for a, b in pairs if _is_same(a, b)]
@@ -142,7 +150,7 @@ def _differences(
     return found or [f"the inputs were named in another order{why}"]
 
 
-def is_share_of_other_text(record: Record, now: list[Input]) -> bool:
+def _is_share_of_other_text(record: Record, now: list[Input]) -> bool:
     """Tell whether val is a share of plain text whose size has changed."""
     settings = record.settings
     is_plain = settings.get("separator") is None and all(input.format == "text" for input in record.inputs)
@@ -157,8 +165,6 @@ def _val_would_move(record: Record, now: list[Input]) -> bool:
 
     A val at the start is in conflict until it was read to its end, a val at the end as soon as it was begun.
     """
-    if not is_share_of_other_text(record, now):
-        return False
     settings, sizes = record.settings, [[input.size for input in inputs] for inputs in (record.inputs, now)]
     totals = [sum(each) for each in sizes]
     begun = record.inputs[record.state.input : record.state.input + 1]

@@ -15,7 +15,7 @@ from ..support.model import Input
 from ..support.redact import kept
 from . import files
 from .columns import set_names
-from .compare import PlaceHash, compare, has_more, is_share_of_other_text, written_anew
+from .compare import PlaceHash, compare, has_more
 from .manifest import Record, new_run, portable, read_record
 from .own import (
     CHANGES_NAME,
@@ -70,10 +70,9 @@ def open_record(
             refusal = None if refused and is_demo else _refuse(record, max_tokens, inputs, refused)
             if refusal and not overwrite:
                 raise refusal
-            rewritten = _rewritten(record, fresh)
-            is_other = record.state.status == DONE or bool(notes or rewritten)
+            is_other = record.state.status == DONE or bool(notes)
             if not (refusal or refused or (overwrite and is_other)):
-                return _continued(record, fresh, notes, rewritten, dry_run)
+                return _continued(record, fresh, notes, dry_run)
         if not dry_run:
             clear(record)
     except InputError as error:
@@ -220,13 +219,7 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
     return [now.get(input.path, input) for input in record.inputs]
 
 
-def _rewritten(record: Record, fresh: Record) -> list[str]:
-    """Return the names of files that were rewritten since they were read, as far as their dates tell."""
-    behind, is_begun = record.read_so_far()
-    return written_anew(record.inputs[: behind + is_begun], fresh.inputs)
-
-
-def _continued(record: Record, fresh: Record, notes: list[str], rewritten: list[str], dry_run: bool) -> Record:
+def _continued(record: Record, fresh: Record, notes: list[str], dry_run: bool) -> Record:
     """Return the record of a resumed run, updated to what a command names now."""
     if record.state.status == DONE:
         check_lengths(record)
@@ -235,12 +228,7 @@ def _continued(record: Record, fresh: Record, notes: list[str], rewritten: list[
             record.clear_parts()
             record.remove_manifest()
     for note in _few(notes):
-        log.warning("%s: the run continues, because this part was not read yet", note)
-    if is_share_of_other_text(record, fresh.inputs) and record.settings["val_at"] == "start":
-        log.warning("note: val stays a share of the earlier text; for a share of all of it: --overwrite")
-    for path in _few(rewritten):
-        same = "its size, beginning and end are the same"
-        log.warning("note: %s was rewritten since it was read; %s: if the rest is not, --overwrite", path, same)
+        log.warning(note)
     set_names(record, fresh.settings["text_column"])
     if has_more(record, fresh.inputs):
         record.state.is_exhausted = False
