@@ -86,22 +86,16 @@ def _release(path: Path, fd: int) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open the lock file, or create it. Another user's file can be locked, though not written."""
-    try:
-        with files.disk_errors(path):
+    """Open the lock file, or create it."""
+    with files.disk_errors(path):
+        try:
             return files.open_regular(path, os.O_RDWR | os.O_CREAT)
-    except DiskError as error:
-        if not isinstance(error.__cause__, PermissionError):
-            raise
-        refused = error
-    try:
-        return files.open_regular(path, os.O_RDONLY)
-    except OSError as error:
-        if not os.path.lexists(path):  # it is the folder that cannot be used
-            raise refused from None
-        raise InputError(
-            f"{path}: {error.strerror}", "another user works in this folder: choose one with --out"
-        ) from None
+        except PermissionError as error:
+            if not os.path.lexists(path):  # it is the folder that cannot be used
+                raise
+            raise InputError(
+                f"{path}: {error.strerror}", "another user works in this folder: choose one with --out"
+            ) from None
 
 
 def _lock(fd: int, path: Path) -> bool:
