@@ -269,7 +269,8 @@ class Part:
         self._flushing: Future[None] | None = None
         self._fd = self._open()
         try:
-            self._take_up(sha256, check)
+            if n_bytes:
+                self._take_up(sha256, check)
             with disk_errors(path):
                 os.ftruncate(self._fd, header_bytes + n_bytes)  # a header not yet written is zeros
                 sync_folder(path.parent)
@@ -295,15 +296,8 @@ class Part:
 
     def _take_up(self, sha256: str, check: Check) -> None:
         """Read what is there already; nothing is changed before it is known to be what the record says."""
-        start, stop = self._header_bytes, self._header_bytes + self.n_bytes
-        if (has_bytes := os.fstat(self._fd).st_size) < stop and self.n_bytes:
-            raise changed(self._part, has_bytes, stop)
-        for data in read_pieces(self._part, start, stop) if self.n_bytes else ():
-            check()
+        for data in read_checked(self._part, self._header_bytes, self.n_bytes, sha256, check, self._digest):
             self._note_head(data)
-            self._digest.update(data)
-        if sha256 and self.n_bytes and self._digest.hexdigest() != sha256:
-            raise _replaced(self._part)
 
     @property
     def sha256(self) -> str:
@@ -387,20 +381,11 @@ class Part:
 
         Raises `DamagedError` if the other file has less, `PrepareError` if it has something else.
         """
-        stop, digest = start + n_bytes, hashlib.sha256()
-        last = stop if n_kept is None else start + n_kept
-        if not source.exists():
-            raise changed(source, 0, stop)
-        with disk_errors(self.path, last - start):
-            for data in read_pieces(source, start, stop):
-                self.write(data[: max(last - start, 0)])
-                start += len(data)
-                digest.update(data)
-                check()
-        if start < stop:
-            raise changed(source, start, stop)
-        if sha256 and digest.hexdigest() != sha256:
-            raise _replaced(source)
+        left = n_bytes if n_kept is None else n_kept
+        with disk_errors(self.path, left):
+            for data in read_checked(source, start, n_bytes, sha256, check):
+                self.write(data[: max(left, 0)])
+                left -= len(data)
 
     def close(self) -> None:
         """Close the file, which keeps its temporary name."""
@@ -420,19 +405,30 @@ def changed(path: Path, has_bytes: int, expected: int) -> DamagedError:
 
 def check_hash(path: Path, start: int, n_bytes: int, sha256: str, check: Check) -> None:
     """Raise `PrepareError` unless the `n_bytes` of a file from byte `start` have this hash."""
-    digest = hashlib.sha256()
-    for data in read_pieces(path, start, start + n_bytes):
+    for _ in read_checked(path, start, n_bytes, sha256, check):
+        pass
+
+
+def read_checked(
+    path: Path, start: int, n_bytes: int, sha256: str, check: Check, digest: hashlib._Hash | None = None
+) -> Iterator[bytes]:
+    """Yield `n_bytes` of a file from byte `start` in pieces; `digest` is updated with them.
+
+    Raises `DamagedError` if there are fewer, and at the end `PrepareError` unless `sha256` is "" or their hash.
+    """
+    stop, digest = start + n_bytes, digest or hashlib.sha256()
+    for data in read_pieces(path, start, stop) if path.exists() else ():
         check()
         digest.update(data)
-    if digest.hexdigest() != sha256:
-        raise _replaced(path)
-
-
-def _replaced(path: Path) -> PrepareError:
-    return PrepareError(
-        f"{path}: does not hold what the run has written",
-        "the file was changed by something else: move it away, then start over with --overwrite",
-    )
+        start += len(data)
+        yield data
+    if start < stop:
+        raise changed(path, path.stat().st_size if path.exists() else 0, stop)
+    if sha256 and digest.hexdigest() != sha256:
+        raise PrepareError(
+            f"{path}: does not hold what the run has written",
+            "the file was changed by something else: move it away, then start over with --overwrite",
+        )
 
 
 def read_pieces(path: Path, start: int, stop: int) -> Iterator[bytes]:
