@@ -62,9 +62,15 @@ BAD_FILES = {
     "one.jsonl": (jsonl({"text": "a b c"}), ["only one document", "add documents"]),
     "column.jsonl": (jsonl({"content": "x", "id": 1}), ["line 1 (byte 0)", "content, id", "--text-column content"]),
     "pretty.jsonl": (b'{\n  "text": "x"\n}\n', ["a JSON object over several lines", "jq -c . <"]),
-    "array.jsonl": (b'[{"text": "x"}, {"text": "y"}]\n', ["array.jsonl: a JSON array", "jq -c '.[]' <"]),
-    "arraylines.jsonl": (b'[{"text": "x"},\n{"text": "y"}]\n', ["arraylines.jsonl: a JSON array", "jq -c '.[]'"]),
-    "prettyarray.jsonl": (b'[\n{"text": "x"},\n{"text": "y"}\n]\n', ["prettyarray.jsonl: a JSON array", "jq -c '.[]'"]),
+    "array.jsonl": (b'[{"text": "x"}, {"text": "y"}]\n', ["array.jsonl: a JSON array", "convert it to jsonl"]),
+    "arraylines.jsonl": (
+        b'[{"text": "x"},\n{"text": "y"}]\n',
+        ["arraylines.jsonl: a JSON array", "convert it to jsonl"],
+    ),
+    "prettyarray.jsonl": (
+        b'[\n{"text": "x"},\n{"text": "y"}\n]\n',
+        ["prettyarray.jsonl: a JSON array", "convert it to jsonl"],
+    ),
     "half.jsonl": (jsonl(*[{"text": t} for t in GOOD]) + b'{"text": "ab', ["line 51", "not JSON", "--skip-bad"]),
     "null.jsonl": (jsonl({"text": "a"}, {"text": None}), ["null.jsonl, line 2 (byte 14)", "is null", "--skip-bad"]),
     "missing.jsonl": (jsonl({"text": "a"}, {"id": 3}), ["line 2", "no field 'text'", "id"]),

@@ -12,7 +12,7 @@ import re
 from ..support.redact import python_command
 from .codecs import CODECS
 from .json_kinds import find_json, find_strings, is_object
-from .kind import Foreign, unpacked
+from .kind import Foreign
 from .markup import find_markup
 from .tables import find_table
 
@@ -35,26 +35,23 @@ _WARC = python_command(
 )
 _EXCEL = "import sys, pandas; pandas.read_excel(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)"
 _PANDOC = "pandoc -t plain {path} -o {new}"
-_TAR = unpacked("a tar archive", "mkdir {new} && tar -xf {path} -C {new}")
+_TAR = Foreign("a tar archive", "mkdir {new} && tar -xf {path} -C {new}", "")
 
 _BINARY = (
-    *(
-        (codec.magic, Foreign(f"{codec.name} data", codec.command, "", promise="unpack it"))
-        for codec in CODECS.values()
-    ),
+    *((codec.magic, Foreign(f"{codec.name} data", codec.command, "")) for codec in CODECS.values()),
     (rb"\x04\x22\x4d\x18", Foreign("lz4 data", "lz4 -dc")),
     (rb"\x1f\x9d", Foreign("compress (.Z) data", "gzip -dc")),
     (rb"LZIP\x01", Foreign("lzip data", "lzip -dc")),
     (rb"\x5d\x00\x00.{2,3}\xff\xff", Foreign("lzma data", "xz --format=lzma -dc")),
     (rb"\xff\x06\x00\x00sNaPpY", Foreign("snappy data", "snzip -dc")),
-    (rb"7z\xbc\xaf\x27\x1c", unpacked("a 7z archive", "7z x {path} -o{new}")),
-    (rb"Rar!\x1a\x07", unpacked("a rar archive", "mkdir {new} && unrar x {path} {new}/")),
-    (rb"!<arch>\n", unpacked("an ar archive (.a or .deb)", "mkdir {new} && ar x {path} --output {new}")),
+    (rb"7z\xbc\xaf\x27\x1c", Foreign("a 7z archive", "7z x {path} -o{new}", "")),
+    (rb"Rar!\x1a\x07", Foreign("a rar archive", "mkdir {new} && unrar x {path} {new}/", "")),
+    (rb"!<arch>\n", Foreign("an ar archive (.a or .deb)", "mkdir {new} && ar x {path} --output {new}", "")),
     (rb"PK\x03\x04.{26}mimetypeapplication/", Foreign("a document (epub or odt)", _PANDOC)),
     (rb"PK\x03\x04.*word/", Foreign("a Word document", _PANDOC)),
     (rb"PK\x03\x04.*xl/", Foreign("an Excel table", python_command(_EXCEL, " {path} {new}"), ".jsonl")),
     (rb"PK\x03\x04.{26}[^\x00]*(?:data\.pkl|\.npy)", Foreign("arrays or weights (of PyTorch or NumPy)")),
-    (rb"PK\x03\x04|PK\x05\x06", unpacked("a zip archive", "unzip {path} -d {new}")),
+    (rb"PK\x03\x04|PK\x05\x06", Foreign("a zip archive", "unzip {path} -d {new}", "")),
     (rb"\s*%PDF-\d", Foreign("a PDF", "pdftotext {path} {new}")),
     (rb"%!PS-", Foreign("PostScript", "ps2ascii {path} {new}")),
     (rb"\{\\rtf", Foreign("an RTF document", "pandoc -f rtf -t plain {path} -o {new}")),

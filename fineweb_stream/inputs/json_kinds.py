@@ -6,63 +6,48 @@ import codecs
 import json
 import re
 
-from ..support.redact import as_word, python_command
+from ..support.redact import python_command
 from .kind import HEAD_BYTES, OPENED, Foreign
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 
 
-def _json(kind: str, path: str, record: str = "", key: str = "") -> Foreign:
-    code = f"import json; [print(json.dumps({record or 'r'})) for r in json.load(open(0, 'rb')){key}]"
-    return Foreign(
-        kind,
-        f"jq -c {as_word(path)}",
-        ".jsonl",
-        is_text=True,
-        promise="write one object per line",
-        without_jq=python_command(code) if path != "." else "",
-    )
-
-
-_MIXED = "{'text': r} if isinstance(r, str) else r", " if isinstance(r, (dict, list, str))"
-_ARRAYS = (
-    (rb'\[\s*"(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)', _json("a JSON array of strings", ".[] | {text: .}", "{'text': r}")),
-    (
-        rb'\[\s*((null|true|false|-?\d[\d.eE+-]*)\s*,\s*){1,9}["{\[]',
-        _json("a JSON array", ".[] | iterables, (strings | {text: .})", *_MIXED),
-    ),
-    (
-        rb'\[\s*(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z)',
-        _json("a JSON array", ".[]"),
-    ),
-)
-
-
-def _records(kind: str, record: str, records: str, promise: str = "write one object per line") -> Foreign:
+def _records(kind: str, records: str, record: str = "r", promise: str = "") -> Foreign:
     code = f"import ast, json; [print(json.dumps({record})) for r in {records}]"
     return Foreign(kind, python_command(code), ".jsonl", is_text=True, promise=promise)
 
 
+def _array(where: str = "", field: str = "") -> Foreign:
+    records = f"json.load(open(0, 'rb')){field} if isinstance(r, (dict, list, str))"
+    return _records(f"a JSON array{where}", records, "{'text': r} if isinstance(r, str) else r")
+
+
+_ARRAY = (
+    rb'\[\s*("(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)'  # of strings
+    rb'|((null|true|false|-?\d[\d.eE+-]*)\s*,\s*){1,9}["{\[]'
+    rb'|(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z))'
+)
 _READ, _LINES = f"{OPENED}.read()", f"{OPENED} if r.strip()"
 _LISTS = _records(
     "lines of JSON arrays",
-    "dict(enumerate(json.loads(r)))",
     _LINES,
+    "dict(enumerate(json.loads(r)))",
     "convert it to jsonl, whose fields are 0, 1, ... (--text-column NAME)",
 )
-_STRINGS = _records("lines of JSON strings", "{'text': json.loads(r)}", _LINES)
+_STRINGS = _records("lines of JSON strings", _LINES, "{'text': json.loads(r)}")
 _STRING_LINES = re.compile(rb'("[^"\\\n]*(\\.[^"\\\n]*)*"[ \t\r]*\n)+"[^"\\\n]*(\\.[^"\\\n]*)*("\s*)?\Z')
 
 _DICT = rb"\{'([^'\\\n]|\\.)*':\s*(['\"\[{(\d-]|b'|None|True|False)"
-_LITERALS = (
-    (rb"\[\s*" + _DICT, _records("a Python list of dicts", "r", f"ast.literal_eval({_READ})")),
+_LISTS_AND_DICTS = (
+    (_ARRAY, _array()),
+    (rb"\[\s*" + _DICT, _records("a Python list of dicts", f"ast.literal_eval({_READ})")),
     (
         _DICT + rb"[^\n]*(\}[ \t\r]*(\n\s*(\{'|\Z)|\Z)|\Z)",
-        _records("lines of Python dicts", "ast.literal_eval(r)", _LINES),
+        _records("lines of Python dicts", _LINES, "ast.literal_eval(r)"),
     ),
     (
         rb"window\.[\w.$]+\s*=\s*\[\s*\{\s*[\"}]",
-        _records("a JSON array in JavaScript", "r", f"json.loads({_READ}.partition('=')[2].strip('; \\r\\n'))"),
+        _records("a JSON array in JavaScript", f"json.loads({_READ}.partition('=')[2].strip('; \\r\\n'))"),
     ),
 )
 _OBJECT = re.compile(rb"\{\s*(" + _STRING + rb"\s*:|\}|\Z)", re.DOTALL)
@@ -70,23 +55,17 @@ _HOLDER = re.compile(
     rb"\{\s*(?:" + _STRING + rb"\s*:\s*(?:" + _STRING + rb"|[\w.+-]+)\s*,\s*)*"
     rb'"(data|rows|examples|records|items|documents|articles|entries|train)"\s*:\s*\[\s*\{'
 )
-_PRETTY = _json("a JSON object over several lines", ".")
-_COMMAS = Foreign(
-    "JSON objects with a comma after each",
-    "sed 's/,[[:space:]]*$//'",
-    ".jsonl",
-    is_text=True,
-    promise="write one object per line",
-)
-_JQ_CELLS = 'jq -r \'.cells[].source | if type == "array" then join("") else . end\''
-_NOTEBOOK = Foreign("a notebook (JSON)", _JQ_CELLS, is_text=True)
+_PRETTY = Foreign("a JSON object over several lines", "jq -c .", ".jsonl", is_text=True)
+_COMMAS = Foreign("JSON objects with a comma after each", "sed 's/,[[:space:]]*$//'", ".jsonl", is_text=True)
+_CELLS = "import json; [print(''.join(c['source'])) for c in json.load(open(0, 'rb'))['cells']]"
+_NOTEBOOK = Foreign("a notebook (JSON)", python_command(_CELLS), is_text=True)
 
 
 def find_json(head: bytes, text: bytes) -> Foreign | None:
     """Return the kind of a file with this beginning, `text` without what may precede it; None for all but JSON."""
     if _is_lists(text):
         return _LISTS
-    for pattern, kind in (*_ARRAYS, *_LITERALS):
+    for pattern, kind in _LISTS_AND_DICTS:
         if re.match(pattern, text, re.DOTALL):
             return kind
     return _find_object(head, text) if is_object(text) else None
@@ -122,7 +101,7 @@ def _find_object(head: bytes, text: bytes) -> Foreign | None:
     line, _, others = text.partition(b"\n")
     if holder and not (_has_text(line, holder[0]) or (is_lines and others.strip())):
         key = holder[1].decode()
-        return _json(f"a JSON array in the field {key!r} of one object", f".{key}[]", key=f"['{key}']")
+        return _array(f" in the field {key!r} of one object", f"['{key}']")
     if is_lines:
         return None
     if is_json_lines(re.sub(rb",\s*\Z", b"\n", line)):

@@ -15,7 +15,7 @@ class Foreign(NamedTuple):
     """A kind of file, the command that makes text of it, and the suffix of the new file.
 
     The command reads standard input and writes standard output, or contains `{path}` and `{new}`. Without one, `hint`
-    says what to do. `is_text`: it could be read as it is. `without_jq` is the command if jq is not installed.
+    says what to do. `is_text`: it could be read as it is. `promise` is what the command does, by default by the suffix.
     """
 
     kind: str
@@ -23,10 +23,4 @@ class Foreign(NamedTuple):
     suffix: str = ".txt"
     hint: str = "name text, jsonl or parquet files"
     is_text: bool = False
-    promise: str = "convert it to text"
-    without_jq: str = ""
-
-
-def unpacked(kind: str, command: str) -> Foreign:
-    """Return a kind of which a command makes a folder of files."""
-    return Foreign(kind, command, "", promise="unpack it, and name the folder")
+    promise: str = ""

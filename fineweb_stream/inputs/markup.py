@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..support.redact import python_command
-from .kind import Foreign, unpacked
+from .kind import Foreign
 
 _XML_TEXT = (  # without what may be before its declaration, which a parser refuses; no !, which is a shell's own
     "import re, sys, xml.etree.ElementTree as E; s = re.sub(rb'(?s)^(\\s|<.--.*?-->)+', b'', sys.stdin.buffer.read());"
@@ -31,7 +31,7 @@ _ROOTS = (
     (rb"(?i)<(!doctype\s+html|html|head|body)\b", _PAGE),
     (
         rb"<mediawiki\b",
-        unpacked("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}")._replace(is_text=True),
+        Foreign("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}", "", is_text=True),
     ),
     (
         rb"<posts>\s*<row\b",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 from ..support.errors import InputError
@@ -13,15 +12,17 @@ from .kind import Foreign
 
 STDIN_NAME = "standard input"
 
+PROMISES = {"": "unpack it", ".txt": "convert it to text"}
+"""What commands do that make files of some suffixes."""
+
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
     """Return the error for a file called `name` whose content, after any decompression, is of a foreign kind."""
-    if found.without_jq and not shutil.which("jq"):
-        found = found._replace(command=found.without_jq)
     is_piped = name == STDIN_NAME and "{path}" in found.hint
     hint = "save it to a file, and name that" if is_piped else found.hint.format(path=quoted(name))
     if found.command:
-        hint = f"{found.promise}: {_render(name, found, compression)}"
+        promise = found.promise or PROMISES.get(found.suffix, f"convert it to {found.suffix[1:]}")
+        hint = f"{promise}: {_render(name, found, compression)}"
     if found.is_text:
         hint += "; or read it as it is: --format text"
     if (whole := re.sub("/(raw|blob)/", "/resolve/", name)) != name and "://" in name:
