@@ -268,7 +268,10 @@ def test_no_foreign_file_is_taken_for_a_corpus(tmp_path: Path, kind: str, ending
 
 
 def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> None:
-    """Files at URLs are looked at as files here are, also packed: each kind is called .txt once and .jsonl once."""
+    """Files at URLs are refused as files here are, also packed: each kind is called .txt once and .jsonl once.
+
+    What a command converts is to be saved to a file first, of which the command is then said.
+    """
     with HubServer(tmp_path) as server:
         for i, (kind, (own, make, words)) in enumerate(FOREIGN.items()):
             if kind == "gzip":  # an address often has no ending: it is unpacked
@@ -277,9 +280,14 @@ def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> No
             packed = "" if own.endswith(("gz", "xz", "bz2")) else ".gz"
             for name in (f"{i}{endings[0]}", f"{i}{endings[1]}{packed}"):
                 (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-                with pytest.raises(InputError) as caught:
+                with pytest.raises(InputError) as here:
+                    find_inputs([str(tmp_path / name)])
+                with pytest.raises(InputError) as there:
                     prepare(f"{server.url}/files/{name}", tmp_path / "out", engine="tiktoken", quiet=True)
-                assert words in str(caught.value), f"{kind}: {name}"
+                assert words in str(here.value), f"{kind}: {name}"
+                assert there.value.message.rpartition(name)[2] == here.value.message.rpartition(name)[2]
+                has_command = str(tmp_path) in here.value.hint
+                assert ("save it to a file, and name that" in there.value.hint) == has_command, f"{kind}: {name}"
         assert not (tmp_path / "out").exists()
         path = write_jsonl(tmp_path / "lines.txt", DOCS)
         prepare(path, tmp_path / "here", quiet=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import BinaryIO
@@ -12,8 +11,8 @@ from ..support.redact import quoted
 from .codecs import CODECS, CompressedFile
 from .foreign import find_foreign
 from .json_kinds import is_json_lines
-from .kind import HEAD_BYTES
-from .refusal import refuse
+from .kind import HEAD_BYTES, Foreign
+from .refusal import refuse, unused
 
 FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
@@ -79,7 +78,7 @@ def is_usable(file: str) -> bool:
     return bool(known) and not (compression and known == "parquet")
 
 
-def find_format(name: str, head: bytes, asked: str | None = None) -> str:
+def find_format(name: str, head: bytes, asked: str | None = None, compression: str = "") -> str:
     """Return the format of a file whose content begins with `head`: `asked` or, if that is None, by name and `head`.
 
     >>> find_format("c.json.gz", b'{"text": "one"}'), find_format("notes", b"Once upon a time")
@@ -87,42 +86,26 @@ def find_format(name: str, head: bytes, asked: str | None = None) -> str:
 
     Raises `InputError` for a file that is not a corpus, with the command that makes one of it.
     """
-    compression, suffix = suffixes(Path(name))
+    _, suffix = suffixes(Path(name))
     known = asked or FORMAT_OF_SUFFIX.get(suffix)
     is_parquet = bool(_PARQUET.match(head))
     if compression and (known == "parquet" or (is_parquet and not asked)):
-        raise _packed_parquet(name, compression)
+        unpack = CODECS[compression].command
+        raise refuse(name, Foreign("a compressed parquet file", unpack, ".parquet", promise="unpack it"))
     if asked == "parquet" and head and not head.startswith(b"PAR1"):
         raise InputError(f"{name}: not a parquet file", "leave out --format parquet")
     if known and (asked or not head or (known == "parquet" and head.startswith(b"PAR1"))):
         return known
-    if is_parquet and known:
-        raise InputError(
-            f"{name}: a parquet file", f"give it the ending .parquet: {_move(name, Path(name).stem + '.parquet')}"
-        )
-    if is_parquet:
-        return "parquet"
-    if found := find_foreign(head, suffix):
+    if not is_parquet and (found := find_foreign(head, suffix)):
         raise refuse(name, found, compression)
-    content = "jsonl" if is_json_lines(head) else "text"
-    if known == "parquet":
-        raise _no_parquet(name, suffix, content)
-    return "jsonl" if content == "jsonl" else known or content
-
-
-def _packed_parquet(name: str, compression: str) -> InputError:
-    new = Path(name).name.removesuffix(compression).removesuffix(".parquet") + ".parquet"
-    unpack = f"{CODECS[compression].command} {quoted(name)} > {quoted(str(_unused(Path(name).with_name(new))))}"
-    return InputError(f"{name}: a parquet file inside a compressed one", f"unpack it: {unpack}")
-
-
-def _no_parquet(name: str, suffix: str, content: str) -> InputError:
-    what = {"jsonl": "JSON Lines", "text": "plain text"}[content]
-    new = Path(name).name.removesuffix(suffix) + SUFFIX_OF_FORMAT[content]
-    return InputError(
-        f"{name}: {what}, though its name ends in {suffix}",
-        f"give it the right ending: {_move(name, new)}; or use --format {content}",
-    )
+    content = "parquet" if is_parquet else "jsonl" if is_json_lines(head) else "text"
+    if known and (known == "parquet") != is_parquet:
+        what = {"jsonl": "JSON Lines", "text": "plain text", "parquet": "a parquet file"}[content]
+        raise InputError(
+            f"{name}: {what}, though its name ends in {suffix}",
+            f"{_rename(name, Path(name).stem + SUFFIX_OF_FORMAT[content])}; or use --format {content}",
+        )
+    return content if content != "text" else known or content
 
 
 def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]:
@@ -130,46 +113,25 @@ def look(name: str, file: BinaryIO, asked: str | None = None) -> tuple[str, str]
 
     Raises `InputError` for a file that is not a corpus, or not compressed as its name says.
     """
-    raw = file.read(HEAD_BYTES)
-    named, _ = suffixes(Path(name))
+    raw = head = file.read(HEAD_BYTES)
+    path = Path(name)
+    named, _ = suffixes(path)
     packed = next((suffix for suffix, codec in CODECS.items() if re.match(codec.magic, raw)), "")
-    is_url = "://" in name  # URLs often have no suffix
-    if asked and not named and not packed and not is_url:
-        return find_format(name, raw, asked), ""
-    if raw and named and not packed:
-        raise _refuse_unpacked(name, raw, asked)
-    head = raw
     if packed:
         file.seek(0)
         head = CompressedFile(file, name, packed).head(HEAD_BYTES)
-    if packed != named and raw and not (is_url and not named):
-        found = find_foreign(head)
-        if found and not asked:
+    if raw and packed != named and (named or "://" not in name):  # URLs often have no suffix
+        found = None if asked or _PARQUET.match(head) else find_foreign(head)
+        if found:
             raise refuse(name, found, packed)
-        new = Path(name).name.removesuffix(named) + packed
-        raise InputError(f"{name}: {packed[1:]} data, not text", f"give it the ending {packed}: {_move(name, new)}")
-    return find_format(name, head, asked), packed
+        unpacked = f"not compressed, though its name ends in {named} (a browser or a server may have unpacked it)"
+        what = f"{packed[1:]} data, not text" if packed else unpacked
+        raise InputError(f"{name}: {what}", _rename(name, (path.stem if named else path.name) + packed))
+    return find_format(name, head, asked, packed), packed
 
 
-def _refuse_unpacked(name: str, head: bytes, asked: str | None) -> InputError:
-    found = None if asked or _PARQUET.match(head) else find_foreign(head)
-    if found:
-        return refuse(name, found)
-    path = Path(name)
-    return InputError(
-        f"{name}: not compressed, though its name ends in {path.suffix} (a browser or a server may have unpacked it)",
-        f"remove that ending: {_move(name, path.stem)}",
-    )
-
-
-def _move(name: str, new: str) -> str:
+def _rename(name: str, new: str) -> str:
+    """Return how to give a file its right ending."""
     if "://" in name:
         return f"fetch it as {new}, and name that"
-    return f"mv {quoted(name)} {quoted(str(_unused(Path(name).with_name(new))))}"
-
-
-def _unused(path: Path) -> Path:
-    """Return a name in the same folder under which there is nothing yet."""
-    while os.path.lexists(path):
-        path = path.with_name(f"new_{path.name}")
-    return path
+    return f"give it the right ending: mv {quoted(name)} {quoted(str(unused(Path(name).with_name(new))))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -18,55 +19,45 @@ PROMISES = {"": "unpack it", ".txt": "convert it to text"}
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
     """Return the error for a file called `name` whose content, after any decompression, is of a foreign kind."""
-    is_piped = name == STDIN_NAME and "{path}" in found.hint
-    hint = "save it to a file, and name that" if is_piped else found.hint.format(path=quoted(name))
+    hint = found.hint.format(path=quoted(name))
     if found.command:
         promise = found.promise or PROMISES.get(found.suffix, f"convert it to {found.suffix[1:]}")
         hint = f"{promise}: {_render(name, found, compression)}"
+    is_url = "://" in name
+    if (is_url or name == STDIN_NAME) and (found.command or "{path}" in found.hint):
+        hint = "save it to a file, and name that: what converts it is said then"
     if found.is_text:
         hint += "; or read it as it is: --format text"
-    if (whole := re.sub("/(raw|blob)/", "/resolve/", name)) != name and "://" in name:
+    if is_url and (whole := re.sub("/(raw|blob)/", "/resolve/", name)) != name:
         hint = f"if it is a file on the Hub: {quoted(whole)}"
     packed = " (compressed)" if compression else ""
     return InputError(f"{name}: {found.kind}{packed}, not text", hint)
 
 
 def _render(name: str, found: Foreign, compression: str) -> str:
-    """Return the command for this file as the user can type it."""
-    needs_file = "{path}" in found.command
-    steps = [CODECS[compression].command] if compression and not needs_file else []
-    if name == STDIN_NAME:
-        if needs_file:
-            return "save it to a file, and name that"
-        kind = {".jsonl": " --format jsonl"}.get(found.suffix, "")
-        return f"COMMAND | {' | '.join([*steps, found.command])} | python prepare.py -{kind}"
-    new = quoted(new_name(name, found.suffix))
-    if "://" in name:
-        fetched = "FETCHED_FILE"
-        if needs_file:
-            return found.command.format(path=fetched, new=new) + " (fetch it first)"
-        fetch = [f"curl -L {quoted(name)}"] if name.startswith("http") else [f"cat {fetched}"]
-        return " | ".join([*fetch, *steps, found.command]) + f" > {new}"
-    path = quoted(name)
-    if needs_file:
+    """Return the command for a file as the user can type it."""
+    path, new = quoted(name), quoted(new_name(name, found.suffix))
+    if "{path}" in found.command:
         return found.command.format(path=path, new=new)
-    if steps:
-        return f"{steps[0]} {path} | {found.command} > {new}"
+    if compression:
+        return f"{CODECS[compression].command} {path} | {found.command} > {new}"
     return f"{found.command} < {path} > {new}"
 
 
 def new_name(name: str, suffix: str) -> str:
-    """Return an unused name with the same stem in the same folder, or for a URL in the current folder.
+    """Return an unused name in the same folder, with another suffix in place of all that a file has.
 
     >>> new_name("no/such/data.json.gz", ".jsonl"), new_name("no/such/c.txt", ".txt")
-    ('no/such/data.jsonl', 'no/such/c_new.txt')
+    ('no/such/data.jsonl', 'no/such/c.txt')
     """
-    path = Path(name.partition("?")[0].rpartition("/")[2] if "://" in name else name)
-    stem = path.name
+    stem = Path(name).name
     while 1 < len(ending := Path(stem).suffix) < 9:
         stem = stem.removesuffix(ending)
-    new = path.with_name(stem + suffix)
-    while str(new) == name or new.exists():
-        stem += "_new"
-        new = path.with_name(stem + suffix)
-    return str(new)
+    return str(unused(Path(name).with_name(stem + suffix)))
+
+
+def unused(path: Path) -> Path:
+    """Return a name in the same folder under which there is nothing yet."""
+    while os.path.lexists(path):
+        path = path.with_name(f"new_{path.name}")
+    return path
