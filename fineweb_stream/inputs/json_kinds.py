@@ -57,6 +57,7 @@ _HOLDER = re.compile(
 )
 _PRETTY = Foreign("a JSON object over several lines", "jq -c .", ".jsonl", is_text=True)
 _COMMAS = Foreign("JSON objects with a comma after each", "sed 's/,[[:space:]]*$//'", ".jsonl", is_text=True)
+_OBJECT_AND_COMMA = re.compile(rb"[^\n]*\},[ \t\r]*\n\s*(\{|\Z)")
 _CELLS = "import json; [print(''.join(c['source'])) for c in json.load(open(0, 'rb'))['cells']]"
 _NOTEBOOK = Foreign("a notebook (JSON)", python_command(_CELLS), is_text=True)
 
@@ -104,7 +105,7 @@ def _find_object(head: bytes, text: bytes) -> Foreign | None:
         return _array(f" in the field {key!r} of one object", f"['{key}']")
     if is_lines:
         return None
-    if is_json_lines(re.sub(rb",\s*\Z", b"\n", line)):
+    if _OBJECT_AND_COMMA.match(text):
         return _COMMAS
     return _NOTEBOOK if re.search(rb'"(cells|nbformat)"\s*:', text) else _PRETTY
 
@@ -118,7 +119,7 @@ def _has_text(line: bytes, before: bytes) -> bool:
 
 
 def is_json_lines(head: bytes) -> bool:
-    """Tell whether a file begins with a JSON object that ends on the same line.
+    """Tell whether a file begins with a JSON object that does not go on in the next line.
 
     >>> is_json_lines(b'{"text": "one"}\\n'), is_json_lines(b'{\\n "text": "one"\\n}\\n'), is_json_lines(b"Once upon")
     (True, False, False)
@@ -127,16 +128,7 @@ def is_json_lines(head: bytes) -> bool:
     if not is_object(text):
         return False
     line, has_end, _ = text.partition(b"\n")
-    if not has_end:
-        return len(head) >= HEAD_BYTES or line.rstrip().endswith(b"}")
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        pass
-    if line.rstrip().endswith((b"{", b"[", b",", b":")):
-        return False
-    try:
-        _, end = json.JSONDecoder(strict=False).raw_decode(text.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return True  # a damaged line, which the reader reports
-    return end <= len(line.decode("utf-8", "replace"))
+    line = line.rstrip()
+    if has_end:
+        return not line.endswith((b"{", b"[", b",", b":"))  # a damaged line is reported by the reader
+    return len(head) >= HEAD_BYTES or line.endswith(b"}")

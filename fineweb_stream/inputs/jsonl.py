@@ -201,18 +201,16 @@ def _parse_exactly(line: str, byte: int, record: int) -> Any:
         return json.loads(line, parse_int=lambda digits: int(digits[:99]))  # int() refuses thousands of them
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        hint = "if the line was cut off, fetch the file again"
-        if line.strip() == "{" or line.lstrip().startswith("["):
-            hint = "each line must be one object: jq -c . OLD > NEW (an array: jq -c '.[]' OLD > NEW)"
-        elif byte == 0 and not line.lstrip().startswith("{"):
+        hint = (
+            "each line must be one object (jq -c . OLD > NEW writes them so); if it was cut off, fetch the file again"
+        )
+        if byte == 0 and not line.lstrip().startswith("{"):
             hint = _AS_TEXT
         raise RecordError(record, byte, f"not JSON ({detail}): {_excerpt(line)}", hint) from None
 
 
 def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> RecordError:
     """Return the error for a parsed line that holds no text."""
-    if isinstance(value, list):
-        return RecordError(record, byte, "a JSON array, not an object", "an array of objects: jq -c '.[]' OLD > NEW")
     if not isinstance(value, dict):
         return RecordError(record, byte, f"not a JSON object: {_excerpt(json.dumps(value))}", _AS_TEXT)
     inner = {f"{name}.{key}": v for name, part in value.items() if isinstance(part, dict) for key, v in part.items()}
