@@ -585,7 +585,7 @@ def test_an_end_of_text_that_merges_spell(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "c.jsonl", ["some words", "<|endoftext|>", "and more"])
     options = {"tokenizer": tmp_path / "tokenizer.json", "quiet": True}
     assert load_tokenizer(str(tmp_path / "tokenizer.json")).has_fast is False
-    with pytest.raises(EngineError, match=r"spells its end-of-text id 0 in a text: 4 .* 3 documents\D") as caught:
+    with pytest.raises(EngineError, match=r"spells its end-of-text id 0 in a text: 4 ends .* for 3 ") as caught:
         prepare(path, tmp_path / "out", **options)
     assert "choose another end-of-text with --eot-id" in caught.value.hint
     assert prepare(path, tmp_path / "out", eot_id="<pad>", **options).train_documents == 2

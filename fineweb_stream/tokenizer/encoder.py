@@ -19,7 +19,7 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from ..support.version import version_of
 from .batch import encode_text, join_texts
-from .engines import AnyIds, Gigatoken, count_same, reference_engine
+from .engines import Gigatoken, count_same, reference_engine
 from .ids import Ends, Ids
 from .load import load_tokenizer
 from .newest import has_newest
@@ -157,12 +157,12 @@ class Encoder:
             n_ends += len(places)
         return np.concatenate(parts), np.concatenate(part_places)
 
-    def _exact(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
+    def _exact(self, data: bytes | memoryview, ends: Ends) -> Ids:
         """Encode with the engine, or with the reference if the fast engine might differ on some of the characters."""
         is_sure = self.engine != "gigatoken" or not has_newest(data)
         return self._encode(data, ends) if is_sure else self._reference(data, ends)
 
-    def _check(self, data: bytes | memoryview, ends: Ends, ids: AnyIds, n_bytes: int) -> int:
+    def _check(self, data: bytes | memoryview, ends: Ends, ids: Ids, n_bytes: int) -> int:
         """Compare about the first `n_bytes` of a call with the reference; return how many were compared."""
         n = int(np.searchsorted(ends, n_bytes, "right"))
         if n:
@@ -174,7 +174,7 @@ class Encoder:
         self._compare(sample, ids[: len(expected)], expected)
         return len(sample)
 
-    def _compare(self, data: bytes | memoryview, ids: AnyIds, expected: AnyIds) -> None:
+    def _compare(self, data: bytes | memoryview, ids: Ids, expected: Ids) -> None:
         """Raise `EngineError` unless the ids are the expected ones; it shows the text at the first difference."""
         if np.array_equal(ids, expected):
             return
@@ -188,16 +188,16 @@ class Encoder:
         )
 
     def _wrong_ends(self, first: int, n_documents: int, n_found: int) -> EngineError:
-        last, tokenizer = first + n_documents, self.tokenizer
+        tokenizer = self.tokenizer
+        what = f"{n_found:,} ends of documents for {n_documents:,}"
+        where = f"documents {first + 1:,} to {first + n_documents:,} of a block"
         if self.engine == tokenizer.reference:
             return EngineError(
-                f"{tokenizer.name} spells its end-of-text id {tokenizer.eot_id} in a text: {n_found:,} of them for"
-                f" {n_documents:,} documents (documents {first + 1:,} to {last:,} of a block)",
+                f"{tokenizer.name} spells its end-of-text id {tokenizer.eot_id} in a text: {what} ({where})",
                 "take that text out, or choose another end-of-text with --eot-id",
             )
         return EngineError(
-            f"{self.version} returned {n_found:,} ends of documents for {n_documents:,}"
-            f" (documents {first + 1:,} to {last:,} of a block)",
+            f"{self.version} returned {what} ({where})",
             f"use --engine {tokenizer.reference}, which is slower and always right, and please report this",
         )
 

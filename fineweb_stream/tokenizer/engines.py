@@ -15,18 +15,16 @@ import numpy.typing as npt
 from ..support.errors import EngineError, InputError
 from .batch import with_separator
 from .cuts import GPT2_CUTS, WHITESPACE_RUN
-from .ids import Ends
+from .ids import Ends, Ids
 from .tokenizer import Tokenizer
 
-AnyIds = npt.NDArray[np.unsignedinteger[Any]]
-
-Engine = Callable[[bytes | memoryview, Ends], AnyIds]
+Engine = Callable[[bytes | memoryview, Ends], Ids]
 """Callable (UTF-8 buffer, end offsets of its documents) -> their ids, with the end-of-text id after each document.
 
 Without ends, the buffer is a piece of one document, and no end-of-text id is added.
 """
 
-EncodeOne = Callable[[bytes | memoryview], list[AnyIds]]
+EncodeOne = Callable[[bytes | memoryview], list[Ids]]
 """Callable (UTF-8 of one document, or of a piece of it) -> its ids, in parts."""
 
 CACHE_BYTES = 36 << 20
@@ -44,11 +42,12 @@ def reference_engine(tokenizer: Tokenizer) -> Engine:
 
 def _tiktoken_engine(tokenizer: Tokenizer) -> Engine:
     """Return tiktoken, with a workaround for very long runs of whitespace under GPT-2's pattern."""
-    encoding = tokenizer.load_reference()
-    split = _split_long_space_runs if tokenizer.cuts is GPT2_CUTS else _whole
+    encoding, is_gpt2 = tokenizer.load_reference(), tokenizer.cuts is GPT2_CUTS
 
-    def encode_one(data: bytes | memoryview) -> list[AnyIds]:
-        return [encode_ordinary(encoding, part) for part in split(str(data, "utf-8"))]
+    def encode_one(data: bytes | memoryview) -> list[Ids]:
+        text = str(data, "utf-8")
+        parts = _split_long_space_runs(text) if is_gpt2 else [text]
+        return [encode_ordinary(encoding, part) for part in parts]
 
     return _by_documents(encode_one if tokenizer.scheme else _lossless(encode_one, tokenizer), tokenizer)
 
@@ -58,7 +57,7 @@ def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
     tokens = tokenizer.token_bytes()
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
 
-    def encode(data: bytes | memoryview) -> list[AnyIds]:
+    def encode(data: bytes | memoryview) -> list[Ids]:
         found = encode_one(data)
         if sum(int(lengths[ids].sum()) for ids in found) == len(data):
             return found
@@ -78,14 +77,10 @@ def count_same(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> int:
     return int(np.cumprod(a[: len(b)] == b[: len(a)]).sum())
 
 
-def _whole(text: str) -> Iterable[str]:
-    return (text,)
-
-
-def encode_ordinary(encoding: Any, text: str) -> AnyIds:
+def encode_ordinary(encoding: Any, text: str) -> Ids:
     """Return a text's ids by tiktoken, uint32; `EngineError` if its regex engine panics."""
     try:
-        ids: AnyIds = encoding.encode_to_numpy(text, disallowed_special=())
+        ids: Ids = encoding.encode_to_numpy(text, disallowed_special=())
     except BaseException as error:
         if not _is_panic(error):
             raise
@@ -104,7 +99,7 @@ def _is_panic(error: BaseException) -> bool:
 def _by_documents(encode_one: EncodeOne, tokenizer: Tokenizer) -> Engine:
     """Return an engine that encodes one document at a time, with an end-of-text id after each."""
 
-    def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:
+    def encode(data: bytes | memoryview, ends: Ends) -> Ids:
         if not len(ends):
             return np.concatenate(encode_one(data))
         end = np.array([tokenizer.eot_id], np.uint32)
@@ -123,7 +118,7 @@ def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
     """Return the engine of a `tokenizer.json`: special tokens in a text are plain text, and none is added."""
     encoder = tokenizer.load_reference()
 
-    def encode_one(data: bytes | memoryview) -> list[AnyIds]:
+    def encode_one(data: bytes | memoryview) -> list[Ids]:
         pieces = [str(piece, "utf-8") for piece in tokenizer.iter_pieces(bytes(data), PIECE_BYTES)]
         found = (encoder.encode_batch_fast([piece], add_special_tokens=False)[0] for piece in pieces)
         return [np.array(one.ids, np.uint32) for one in found]
@@ -169,7 +164,7 @@ class Gigatoken:
         self._ranks = b"".join(tokenizer.iter_ranks()) if tokenizer.iter_ranks else b""
         self._free = [_Remembering(self._load())]
 
-    def __call__(self, data: bytes | memoryview, ends: Ends) -> AnyIds:
+    def __call__(self, data: bytes | memoryview, ends: Ends) -> Ids:
         """Encode as described at `Engine`; ids are uint32."""
         joined = with_separator(data, ends, self.separator) if len(ends) else bytes(data)
         try:
@@ -178,7 +173,7 @@ class Gigatoken:
             one = _Remembering(self._load())
         source = self._library.BytesSource([joined])  # a plain list would import awkward: 0.15 s
         start = one.clock()
-        ids: AnyIds = one.tokenizer.encode_batch_padded(source, self._library.PadTruncate(0), parallel=False)[0][0]
+        ids: Ids = one.tokenizer.encode_batch_padded(source, self._library.PadTruncate(0), parallel=False)[0][0]
         one.count(len(joined), len(ids), one.clock() - start)
         if one.n_bytes < CACHE_BYTES:
             self._free.append(one)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ..support.errors import InputError
 from .cuts import ANY_CUTS, iter_pieces
-from .engines import AnyIds, Engine
-from .ids import Ends
+from .engines import Engine
+from .ids import Ends, Ids
 from .tokenizer import Tokenizer, TokenizerSpec
 
 N_BYTES = 256
@@ -71,26 +71,11 @@ def _code_points(data: bytes | memoryview) -> npt.NDArray[np.uint32]:
 
 
 def _engine(eot_id: int | None, table: npt.NDArray[np.uint32] | None) -> Engine:
-    def encode_one(data: bytes | memoryview) -> AnyIds:
-        if table is None:
-            return np.frombuffer(data, np.uint8).astype(np.uint32)
-        codes = _code_points(data)
-        places = np.searchsorted(table, codes)
-        known = places < len(table)
-        known[known] = table[places[known]] == codes[known]
-        if not known.all():
-            char = chr(int(codes[np.argmin(known)]))
-            raise InputError(
-                f"the character {char!r} is not in the vocabulary: the input has changed since its first pass",
-                "start over with --overwrite",
-            )
-        return places.astype(np.uint32)
-
-    def encode(data: bytes | memoryview, ends: Ends) -> AnyIds:
+    def encode(data: bytes | memoryview, ends: Ends) -> Ids:
+        ids = np.frombuffer(data, np.uint8).astype(np.uint32) if table is None else _look_up(data, table)
         if not len(ends):
-            return encode_one(data)
+            return ids
         assert eot_id is not None
-        ids = encode_one(data)
         places = ends  # byte offsets; with a table, character offsets
         if table is not None:
             begins = np.frombuffer(data, np.uint8) & 0xC0 != 0x80
@@ -98,3 +83,17 @@ def _engine(eot_id: int | None, table: npt.NDArray[np.uint32] | None) -> Engine:
         return np.insert(ids, places, eot_id)
 
     return encode
+
+
+def _look_up(data: bytes | memoryview, table: npt.NDArray[np.uint32]) -> Ids:
+    codes = _code_points(data)
+    places = np.searchsorted(table, codes)
+    known = places < len(table)
+    known[known] = table[places[known]] == codes[known]
+    if not known.all():
+        char = chr(int(codes[np.argmin(known)]))
+        raise InputError(
+            f"the character {char!r} is not in the vocabulary: the input has changed since its first pass",
+            "start over with --overwrite",
+        )
+    return places.astype(np.uint32)
