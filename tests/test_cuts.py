@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fineweb_stream.tokenizer.cuts import _SAME_KIND, WHITESPACE, _kind, find_cut, iter_pieces
+from fineweb_stream.tokenizer.cuts import _SAME_KIND, GPT2_CUTS, WHITESPACE, _kind, iter_pieces
 from fineweb_stream.tokenizer.encoder import HARD_TEXTS
 
 from .strategies import texts
@@ -15,7 +15,7 @@ from .strategies import texts
 @given(text=texts, start=st.integers(0, 50))
 def test_every_cut_keeps_the_ids(reference, text: str, start: int) -> None:
     """Both sides of a cut, encoded apart, give the ids of the whole."""
-    cut = find_cut(text, start, len(text))
+    cut = GPT2_CUTS.find(text, start, len(text))
     if cut is not None:
         assert 0 < cut < len(text)
         assert cut >= start
@@ -44,7 +44,7 @@ def test_pieces_are_of_the_size_asked() -> None:
 def test_all_cuts_of_the_hard_texts(reference, text: str) -> None:
     """In the texts that have every class of the pattern, each cut that is found from any start keeps the ids."""
     whole = reference.encode_ordinary(text)
-    for cut in {find_cut(text, start, len(text)) for start in range(len(text))} - {None}:
+    for cut in {GPT2_CUTS.find(text, start, len(text)) for start in range(len(text))} - {None}:
         assert reference.encode_ordinary(text[:cut]) + reference.encode_ordinary(text[cut:]) == whole
     for size in range(1, 20):
         pieces = [piece.decode() for piece in iter_pieces(text.encode(), size)]
@@ -62,7 +62,7 @@ def test_whitespace_is_that_of_the_pattern(reference) -> None:
 def test_no_cut_in_one_class() -> None:
     """A run of a single class has no place to cut."""
     for run in ("a" * 9000, "7" * 9000, "-" * 9000, " " * 9000, "漢" * 9000):
-        assert find_cut(run, 10, len(run)) is None
+        assert GPT2_CUTS.find(run, 10, len(run)) is None
 
 
 @pytest.mark.parametrize("first", ["a", "漢", "한", "7", " ", "-", "'", "\udcff"])
@@ -75,5 +75,5 @@ def test_what_is_passed_over_is_of_one_kind(first: str) -> None:
 
 def test_no_cut_beside_bytes_that_are_no_utf8() -> None:
     """Such a byte may be replaced later, so there is no cut beside it."""
-    assert find_cut("ab\udcff cd", 1, 6) is None
-    assert find_cut("ab\udcff-\udcff", 1, 5) is None
+    assert GPT2_CUTS.find("ab\udcff cd", 1, 6) is None
+    assert GPT2_CUTS.find("ab\udcff-\udcff", 1, 5) is None

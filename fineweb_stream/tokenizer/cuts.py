@@ -140,7 +140,8 @@ class CutRule:
 
     `in_ascii` finds the most frequent kind of cut directly in bytes.
 
-    >>> find_cut("several words here", 3, 18), find_cut("中文，没有空格", 1, 7), find_cut("oneword", 3, 7)
+    >>> find = GPT2_CUTS.find
+    >>> find("several words here", 3, 18), find("中文，没有空格", 1, 7), find("oneword", 3, 7)
     (7, 2, None)
     >>> CUT_RULES["words"].find("wait!\\nnext one", 1, 14), CUT_RULES["spaces"].find("wait, next one", 1, 14)
     (10, 5)
@@ -151,11 +152,10 @@ class CutRule:
     in_ascii: re.Pattern[bytes] | None = None
 
 
-find_cut = _find_by(_place_of(_SPACE_AFTER_TEXT), _find_class_change)
-find_word_cut = _find_by(_place_of(_TAB_OR_SPACE_AFTER_VISIBLE), _place_of(_AFTER_WORD))
-
-GPT2_CUTS = CutRule("gpt2", find_cut, _SPACE_AFTER_TEXT_IN_ASCII)
-WORD_CUTS = CutRule("words", find_word_cut, _SPACE_AFTER_VISIBLE_IN_ASCII)
+GPT2_CUTS = CutRule("gpt2", _find_by(_place_of(_SPACE_AFTER_TEXT), _find_class_change), _SPACE_AFTER_TEXT_IN_ASCII)
+WORD_CUTS = CutRule(
+    "words", _find_by(_place_of(_TAB_OR_SPACE_AFTER_VISIBLE), _place_of(_AFTER_WORD)), _SPACE_AFTER_VISIBLE_IN_ASCII
+)
 SPACE_CUTS = CutRule("spaces", _find_by(_place_of(_SPACE_AFTER_VISIBLE)), _SPACE_AFTER_VISIBLE_IN_ASCII)
 """For a vocabulary with added tokens that match before its pattern; none may have a space after another character."""
 

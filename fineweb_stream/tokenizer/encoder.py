@@ -19,6 +19,7 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from ..support.version import version_of
 from .batch import encode_text, join_texts
+from .cuts import iter_pieces
 from .engines import Gigatoken, count_same, reference_engine
 from .ids import Ends, Ids
 from .load import load_tokenizer
@@ -169,7 +170,7 @@ class Encoder:
             sample = data[: int(ends[n - 1])]
         else:  # the first document, or the piece of one, is longer
             whole = int(ends[0]) if len(ends) else len(data)
-            sample = next(self.tokenizer.iter_pieces(bytes(data[:whole]), n_bytes))
+            sample = next(iter_pieces(bytes(data[:whole]), n_bytes, self.tokenizer.cuts))
         expected = self._reference(sample, ends[:n])
         self._compare(sample, ids[: len(expected)], expected)
         return len(sample)
@@ -214,7 +215,7 @@ def _iter_calls(
         return
     view = memoryview(data)
     if not len(ends):
-        yield from ((piece, ends) for piece in tokenizer.iter_pieces(bytes(data), CALL_BYTES))
+        yield from ((piece, ends) for piece in iter_pieces(bytes(data), CALL_BYTES, tokenizer.cuts))
     i = start = 0
     while i < len(ends):
         stop = max(int(np.searchsorted(ends, start + CALL_BYTES, "right")), i + 1)
@@ -222,7 +223,7 @@ def _iter_calls(
         if end - start <= CALL_BYTES:
             yield view[start:end], ends[i:stop] - start
         else:  # one long document
-            for piece in tokenizer.iter_pieces(bytes(view[start:end]), CALL_BYTES):
+            for piece in iter_pieces(bytes(view[start:end]), CALL_BYTES, tokenizer.cuts):
                 start += len(piece)
                 yield piece, np.array([len(piece)] if start == end else [], np.int64)
         i, start = stop, end

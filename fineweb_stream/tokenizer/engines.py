@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..support.errors import EngineError, InputError
 from .batch import with_separator
-from .cuts import GPT2_CUTS, WHITESPACE_RUN
+from .cuts import GPT2_CUTS, WHITESPACE_RUN, iter_pieces
 from .ids import Ends, Ids
 from .tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
     encoder = tokenizer.load_reference()
 
     def encode_one(data: bytes | memoryview) -> list[Ids]:
-        pieces = [str(piece, "utf-8") for piece in tokenizer.iter_pieces(bytes(data), PIECE_BYTES)]
+        pieces = [str(piece, "utf-8") for piece in iter_pieces(bytes(data), PIECE_BYTES, tokenizer.cuts)]
         found = (encoder.encode_batch_fast([piece], add_special_tokens=False)[0] for piece in pieces)
         return [np.array(one.ids, np.uint32) for one in found]
 

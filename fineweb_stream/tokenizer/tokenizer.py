@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..support.errors import InputError
-from .cuts import GPT2_CUTS, CutRule, iter_pieces
+from .cuts import GPT2_CUTS, CutRule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,10 +77,6 @@ class Tokenizer:
     def id_bytes(self) -> int:
         """The size of an id in a file (bytes)."""
         return self.dtype.itemsize
-
-    def iter_pieces(self, data: bytes, size: int) -> Iterator[bytes]:
-        """Split UTF-8 into pieces of about `size` bytes whose concatenated ids are the ids of the whole."""
-        return iter_pieces(data, size, self.cuts)
 
     def check_engine(self, engine: str) -> None:
         """Raise `InputError` for an engine that does not support this tokenizer."""
