@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 _PIECE_BYTES = 1 << 20
 
@@ -40,12 +40,6 @@ class RangedFile(io.RawIOBase):
         data = self._read_range(start, stop) if start < stop else b""
         self._position = max(start, stop)
         return data
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Read up to `len(buffer)` bytes into `buffer`, and return how many."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Move to an offset from the start, the current position or the end; return the new position."""
