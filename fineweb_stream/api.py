@@ -118,9 +118,11 @@ def prepare(
             connect = None if cluster is None else functools.partial(_connect, cluster, job)
             record = job.run(quiet, executor, connect)
             if index:
-                from .token_files.documents import index_outputs
+                from .token_files.documents import index_files
 
-                index_outputs([job.folder / name for name in record.state.outputs if name != META_NAME], job.cancel)
+                outputs = [job.folder / name for name in record.state.outputs if name != META_NAME]
+                for line in index_files(outputs, job.cancel):
+                    log.info(line)
     state = record.state
     documents = state.train_documents, state.val_documents
     return Result(job.folder, state.train_tokens, state.val_tokens, *documents, state.seconds, record.rest_tokens)

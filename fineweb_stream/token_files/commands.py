@@ -11,7 +11,6 @@ from typing import Any
 from ..support.errors import DiskError, PrepareError
 from ..support.log import flush_output, hold_output
 from ..support.redact import escape
-from ..support.units import counted
 
 _EXAMPLES = {
     "inspect": """
@@ -86,15 +85,14 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def _index(options: argparse.Namespace) -> None:
-    from ..output.index import index_path
-    from .documents import write_index
+    from .documents import index_files
     from .open import find_paths
 
     paths = find_paths(options.path)
     if Path(options.path).is_dir():
         paths += [path for path in find_paths(options.path, "val") if path.exists()]
-    for path in paths:
-        print(escape(f"{index_path(path)}: {counted(write_index(path), 'document')}"))
+    for line in index_files(paths):
+        print(escape(line))
 
 
 def _decode(options: argparse.Namespace) -> None:

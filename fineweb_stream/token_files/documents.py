@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -21,7 +21,6 @@ from ..output import files
 from ..output.index import END_DTYPE, fits, index_path, is_index, map_ends
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
-from ..support.log import log
 from ..support.redact import quoted
 from ..support.units import counted
 from ..tokenizer.ids import Ids
@@ -122,11 +121,10 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
     return index.stat().st_size // END_DTYPE.itemsize
 
 
-def index_outputs(paths: Sequence[Path], cancel: Cancel) -> None:
-    """Write the index of each output of a run, and log it."""
+def index_files(paths: Iterable[Path], cancel: Cancel = NEVER) -> Iterator[str]:
+    """Write the index of each token file; yield a line about it."""
     for path in paths:
-        n_ends = write_index(path, cancel)
-        log.info(f"{index_path(path)}: where {counted(n_ends, 'document')} end{'s' if n_ends == 1 else ''}")
+        yield f"{index_path(path)}: {counted(write_index(path, cancel), 'document')}"
 
 
 def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
