@@ -28,7 +28,7 @@ class Refused(TypeError, AttributeError):
 
 
 class Tokens:
-    """One read-only array of ids over memory-mapped files; `paths` lists them in order.
+    """One read-only array of ids over memory-mapped files; `paths` lists them in order, `name` is for messages.
 
     `starts` are the bytes at which the ids of each file begin (0, or the end of its header); `firsts` are the positions
     of each file's first token.
@@ -52,35 +52,19 @@ class Tokens:
         self._parts = [ids.view(np.ndarray) for ids in maps]  # slices nine times as fast
         self._ends: list[int] = np.cumsum([len(part) for part in self._parts]).tolist()
         self.firsts: tuple[int, ...] = (0, *self._ends[:-1])
+        self.size: int = self._ends[-1]
+        self.shape, self.nbytes = (self.size,), self.size * self.dtype.itemsize
+        n_more = len(self.paths) - 1
+        self.name = f"{self.paths[0]} and {n_more:,} more" if n_more else str(self.paths[0])
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return self.size
 
     def __repr__(self) -> str:
         return f"<Tokens: {len(self):,} in {self.name}>"
 
     def __reduce__(self) -> tuple[type[Tokens], tuple[tuple[Path, ...]]]:
         return Tokens, (self.paths,)
-
-    @property
-    def name(self) -> str:
-        """A name for messages: the first file, and how many more there are."""
-        return str(self.paths[0]) + (f" and {len(self.paths) - 1:,} more" if len(self.paths) > 1 else "")
-
-    @property
-    def shape(self) -> tuple[int]:
-        """As an array's."""
-        return (len(self),)
-
-    @property
-    def size(self) -> int:
-        """As an array's."""
-        return len(self)
-
-    @property
-    def nbytes(self) -> int:
-        """As an array's."""
-        return len(self) * self.dtype.itemsize
 
     def locate(self, place: int) -> tuple[Path, int]:
         """Return the file that holds a token, and the token's position in it."""

@@ -49,9 +49,6 @@ class MadeBy(NamedTuple):
         return of_record(self.about) if self.about else GPT2
 
 
-BY_GPT2 = MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {}, is_assumed=True)
-
-
 def read_run(path: Path) -> dict[str, Any] | None:
     """Return the manifest of the run that a file or folder belongs to, or None if there is none to read."""
     content: dict[str, Any] = {}
@@ -70,7 +67,7 @@ def made_by(path: Path) -> MadeBy:
     content = (read_run(path) if is_output(path.name) else None) or {}
     found, about = content.get("settings"), content.get("tokenizer", {})
     if not isinstance(found, dict):
-        return BY_GPT2
+        return MadeBy(GPT2.name, GPT2.n_ids, GPT2.eot_id, {}, is_assumed=True)
     settings: dict[str, Any] = GPT2_SETTINGS | {"eot": "after"} | found
     name, n_ids, eot_id = settings["tokenizer"], settings["n_ids"], settings["eot_id"]
     kinds = ((name, str), (settings["eot"], str), (about, dict), (eot_id, int | None))

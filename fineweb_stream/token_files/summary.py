@@ -23,7 +23,7 @@ from ..support.units import counted
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.ids import Ends, Ids
 from .joined import Tokens, check_ids
-from .made_by import BY_GPT2, WHOSE, MadeBy
+from .made_by import WHOSE, MadeBy
 from .open import find_paths
 
 LONG_TOKENS = 1024
@@ -81,7 +81,7 @@ class Summary:
     top: tuple[TopToken, ...]
     first: Excerpt
     random: Excerpt | None
-    made_by: MadeBy = BY_GPT2
+    made_by: MadeBy
 
     def render(self) -> list[str]:
         """Return lines for a terminal; control characters in the text are escaped."""
