@@ -97,7 +97,7 @@ def _tokenizer_lines(settings: Settings) -> list[str]:
         return []
     end = "no end-of-text" if tokenizer.eot_id is None else f"end-of-text {tokenizer.eot_id}"
     lines = [f"tokenizer: {tokenizer.name}: {tokenizer.n_ids:,} ids, {end}, {tokenizer.dtype.name}"]
-    if tokenizer.id_bytes > GPT2.id_bytes and settings.layout == NANOGPT.name:
+    if tokenizer.dtype != GPT2.dtype and settings.layout == NANOGPT.name:
         lines.append(f"note: {UINT32_CHANGE}")
     return lines
 

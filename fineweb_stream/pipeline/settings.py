@@ -185,7 +185,7 @@ class Settings:
     @property
     def file_layout(self) -> Layout:
         """The layout, with the id width of the tokenizer."""
-        return get_layout(self.layout, self.tokenizer.id_bytes)
+        return get_layout(self.layout, self.tokenizer.dtype.itemsize)
 
     @property
     def batch(self) -> Fit:

@@ -30,8 +30,8 @@ class Tokenizer:
     """A vocabulary, the pattern that splits a text into pre-tokens, and the rule for where a text may be cut.
 
     >>> from fineweb_stream.tokenizer.gpt2 import GPT2
-    >>> GPT2.name, GPT2.eot_id, GPT2.dtype.str, GPT2.id_bytes
-    ('gpt2', 50256, '<u2', 2)
+    >>> GPT2.name, GPT2.eot_id, GPT2.dtype.str
+    ('gpt2', 50256, '<u2')
 
     `eot_id` is None if no id ends a document. `vocabulary_sha256` hashes everything that decides the ids; for GPT-2 it
     is the hash of the rank file, whose lines `iter_ranks` yields. `token_bytes` returns the bytes of each id, b"" for
@@ -72,11 +72,6 @@ class Tokenizer:
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
         """The dtype of an id, in memory and in files: little-endian uint16, or uint32 above 65,536 ids."""
         return id_dtype(self.n_ids)
-
-    @property
-    def id_bytes(self) -> int:
-        """The size of an id in a file (bytes)."""
-        return self.dtype.itemsize
 
     def check_engine(self, engine: str) -> None:
         """Raise `InputError` for an engine that does not support this tokenizer."""
