@@ -276,13 +276,11 @@ def _left_aside(begun: Record) -> Record:
 
 def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
     """Return the record in a file and the manifest beside it. Raises `ValueError` and its like for a damaged one."""
-    content = _parse(data)
+    content = _parse(path, data, [1, FORMAT])
     if content["format"] == 1:
         from .format1 import read_format1  # needed by no other run
 
         return read_format1(path, content)
-    if content["format"] != FORMAT:
-        raise other_version(path, content["format"])
     if is_done := "settings" in content:
         record = _record_of(path, content)
     else:
@@ -304,10 +302,7 @@ def _read_manifest(path: Path) -> Record | None:
     if (data := _read(beside)) is None:
         return None
     with _named(beside):
-        content = _parse(data)
-        if content["format"] != FORMAT:
-            raise other_version(beside, content["format"])
-        record = _record_of(path, content)
+        record = _record_of(path, _parse(beside, data, [FORMAT]))
     record.on_disk = hashlib.sha256(data).hexdigest()
     return record
 
@@ -352,19 +347,16 @@ def _named(path: Path) -> Any:
         raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {reason})", _AWAY) from None
 
 
-def _parse(data: bytes) -> dict[str, Any]:
-    content = json.loads(data.decode("utf-8", "surrogateescape"))
-    if not isinstance(content, dict):
-        raise TypeError("not an object")
+def _parse(path: Path, data: bytes, formats: list[int]) -> dict[str, Any]:
+    """Return the content of a file of a record; `PrepareError` if this version cannot continue it."""
+    content: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
+    check(isinstance(content, dict), "not an object")
+    if (found := content["format"]) not in formats:
+        raise PrepareError(
+            f"{path}: written by another version of the program (format {ascii(str(found))[1:-1][:20]}, here {FORMAT})",
+            f"continue with that version, or {_AWAY}",
+        )
     return content
-
-
-def other_version(path: Path, format: Any) -> PrepareError:
-    """Return the error for a record that this version cannot continue."""
-    return PrepareError(
-        f"{path}: written by another version of the program (format {ascii(str(format))[1:-1][:20]}, here {FORMAT})",
-        f"continue with that version, or {_AWAY}",
-    )
 
 
 def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any], list[str], dict[str, Any]]:
