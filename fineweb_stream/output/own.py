@@ -109,9 +109,8 @@ def check_inputs(folder: Path, paths: Iterable[str]) -> None:
 
 def orphans(folder: Path) -> Iterator[Path]:
     """Yield manifests that a kill or a power loss left incomplete, while a run wrote its first."""
-    for name in sorted(os.listdir(folder)):
-        path = folder / name
-        if re.fullmatch(re.escape(MANIFEST_NAME) + r"\.[0-9a-f]{12}\.part", name) and not files.kind_of(path):
+    for path in sorted(folder.glob(f"{MANIFEST_NAME}.{'[0-9a-f]' * 12}.part")):
+        if not files.kind_of(path):
             start = b"".join(files.read_pieces(path, 0, len(RECORD_START)))
             if RECORD_START.startswith(start.rstrip(b"\0")):
                 yield path
@@ -129,5 +128,5 @@ def own_parts(folder: Path, run: str) -> Iterator[Path]:
 
 def has_work(folder: Path, run: str, layout: Layout) -> bool:
     """Tell whether a run's temporary files, other than those of its record, hold any output."""
-    records = {files.part_path(folder / name, run) for name in RECORD_NAMES}
-    return any(path.lstat().st_size > layout.header_bytes for path in own_parts(folder, run) if path not in records)
+    sizes = {path.name.removesuffix(f".{run}.part"): path.lstat().st_size for path in own_parts(folder, run)}
+    return any(is_temporary(name) and n_bytes > layout.header_bytes for name, n_bytes in sizes.items())
