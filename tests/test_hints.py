@@ -370,7 +370,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", "{how}; then move the old one out of the folder"),
         ("output/verify.py", '"check the file\'s permissions"'),
         ("output/manifest.py", "_CONTINUES"),
-        ("output/resume.py", "put it back, or {start_over}"),
+        ("output/resume.py", "put it back, or move these files away"),
         ("inputs/discover.py", "is a shell variable empty?"),
         ("output/files.py", "is a shell variable empty?"),
         ("inputs/parquet.py", "rewrite the file with another encoding"),

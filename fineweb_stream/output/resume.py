@@ -25,7 +25,6 @@ from .own import (
     check_folder,
     check_inputs,
     has_work,
-    is_output,
     looks_own,
     orphans,
     own_parts,
@@ -266,11 +265,9 @@ def _refuse(record: Record, max_tokens: int | None, inputs: list[Input], refused
 def _refuse_gone(record: Record) -> None:
     """Refuse to start over if a run has written something, but the record of how far it came is gone."""
     if has_work(record.folder, record.run, record.written_layout):
-        has_names = any(map(is_output, os.listdir(record.folder)))  # nothing says whose they are
-        start_over = "move these files away" if has_names else "start over with --overwrite"
         raise InputError(
             f"{record.path}: missing, although the files that its run has written still exist",
-            f"put it back, or {start_over}, or choose another folder with --out",
+            "put it back, or move these files away, or choose another folder with --out",
         )
 
 
