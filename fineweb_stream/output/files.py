@@ -46,6 +46,8 @@ _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
 
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
 
+_warn_once = functools.cache(log.warning)
+
 
 def as_folder(name: str | os.PathLike[str]) -> Path:
     """Return the output folder that a caller names. Raises `InputError` for "", a URL, or a null character."""
@@ -119,18 +121,10 @@ def sync_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_FOLDER_SYNC:
             raise
-        _warn_of_folder(folder, error.strerror)
-
-
-@functools.cache
-def _warn_of_folder(folder: Path, reason: str) -> None:
-    """Warn once."""
-    log.warning(
-        "%s: this file system cannot make names durable (fsync of a folder: %s); a power loss may cost more work than"
-        " usual",
-        folder,
-        reason,
-    )
+        _warn_once(
+            f"{folder}: this file system cannot make names durable (fsync of a folder: {error.strerror}); a power loss"
+            " may cost more work than usual"
+        )
 
 
 def kind_of(path: Path) -> str:
