@@ -60,14 +60,10 @@ def fits(ends: npt.NDArray[Any], ids: Ids, eot_id: int | None) -> bool:
 def remove_index(path: Path, layout: Layout, eot_id: int | None) -> None:
     """Delete the index of an output, if it belongs to it."""
     index = index_path(path)
-    with suppress(OSError):  # an index that cannot be accessed is left alone
-        n_tokens = (path.stat().st_size - layout.header_bytes) // layout.id_bytes
-        if path.suffix != layout.suffix or n_tokens <= 0 or files.kind_of(index) or not is_index(index):
+    with suppress(OSError, ValueError):  # what cannot be accessed is left alone, and so is the index of no ids
+        if path.suffix != layout.suffix or files.kind_of(index) or not is_index(index):
             return
-        ids = np.memmap(path, layout.dtype, "r", layout.header_bytes, (n_tokens,))
-        if not fits(map_ends(index), ids, eot_id):
-            return
-        del ids  # Windows cannot delete a mapped file
-        files.remove(index)
-        if index.parent != path.parent:
-            index.parent.rmdir()  # fails unless it is empty
+        if fits(map_ends(index), np.memmap(path, layout.dtype, "r", layout.header_bytes), eot_id):
+            files.remove(index)
+            if index.parent != path.parent:
+                index.parent.rmdir()  # fails unless it is empty
