@@ -412,7 +412,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/lock.py", "'move it away, or choose another folder with --out'"),
         ("output/lock.py", "wait for it or stop it; or give this one another folder with"),
         ("output/manifest.py", '"check the folder\'s permissions, or choose another --out"'),
-        ("output/merge.py", "raise that limit, or use --layout npy --shard-tokens"),
+        ("pipeline/plan.py", "raise that limit, or use --layout npy --shard-tokens"),
         ("pipeline/plan.py", "'make room, or choose another disk with --out'"),
     ],
     "Memory has to be short: test_memory, test_guard, test_amplifiers, test_bad_input.": [

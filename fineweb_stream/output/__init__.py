@@ -1,5 +1,5 @@
 """Writes ids to shards, `train.bin` and `val.bin`, with a record of where a run stands.
 
 In: the ids of one block after the other. Out: complete, durable files; `files` changes them, no other module. May
-import `memory`, `tokenizer` and `support`; never `inputs`.
+import `tokenizer` and `support`; never `inputs`.
 """

@@ -10,9 +10,6 @@ import contextlib
 import os
 from pathlib import Path
 
-from ..memory.guard import max_file_bytes
-from ..support.errors import DiskError
-from ..support.units import format_size
 from . import files
 from .files import Check
 from .manifest import Record
@@ -44,7 +41,6 @@ def merge(record: Record, commit: Check, check: Check) -> None:
             state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
 
         if layout.is_merged:
-            check_file_size(folder / TRAIN_NAME, layout.n_bytes(state.train_tokens))
             add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
         if record.keeps_shards:
             for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
@@ -84,16 +80,6 @@ def give_names(record: Record, check: Check, is_resumed: bool) -> None:
         if is_there and name not in written and looks_own(folder / name, [entry], layout):
             files.remove(folder / name)
     state.old, state.parts, state.base_shards = {}, {}, 0
-
-
-def check_file_size(path: Path, n_bytes: int) -> None:
-    """Raise `DiskError` for a file that will be larger than a file may be."""
-    limit = max_file_bytes()
-    if n_bytes > limit:
-        raise DiskError(
-            f"{path}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)} (ulimit -f)",
-            f"raise that limit, or use --layout npy --shard-tokens {max(limit // 4, 1):,}",
-        )
 
 
 def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tuple[str, str]:

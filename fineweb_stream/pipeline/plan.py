@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..inputs.blocks import Source
+from ..memory.guard import max_file_bytes
 from ..output import files
 from ..output.layouts import NANOGPT, UINT32_CHANGE
-from ..output.merge import check_file_size
 from ..output.own import TRAIN_NAME
 from ..output.state import DONE, MERGING, State
 from ..support.errors import DiskError, InputError
@@ -215,8 +215,14 @@ def check_disk(found: Estimate, settings: Settings) -> None:
         return
     needed, free = format_size(found.disk_bytes), format_size(found.disk_free_bytes)
     if settings.file_layout.is_merged:
-        n_bytes = settings.file_layout.n_bytes(found.train_tokens)
-        check_file_size(found.out / TRAIN_NAME, int(n_bytes * (1 - found.spread)))
+        n_bytes = int(settings.file_layout.n_bytes(found.train_tokens) * (1 - found.spread))
+        limit = max_file_bytes()
+        if n_bytes > limit:
+            raise DiskError(
+                f"{found.out / TRAIN_NAME}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)}"
+                " (ulimit -f)",
+                f"raise that limit, or use --layout npy --shard-tokens {max(limit // 4, 1):,}",
+            )
     if found.disk_bytes > found.disk_free_bytes and found.is_rough:
         log.warning("warning: about %s may be needed there, %s are free", needed, free)
     elif found.disk_bytes > found.disk_free_bytes:
