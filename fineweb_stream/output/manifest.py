@@ -180,11 +180,10 @@ class Record:
         for name, entry in [*state.old.items(), *state.outputs.items()]:
             if "bytes" in entry:
                 known.setdefault(name, []).append(entry)
-        is_gone = state.status == DONE and not self.keeps_shards
         heads, train_tokens = state.shard_heads, state.train_tokens
         if self.written_layout.is_spool:
             heads, train_tokens = state.shuffle.get("shard_heads", []), state.shuffle.get("train_tokens", 0)
-        for number, head in enumerate([] if is_gone else heads):
+        for number, head in enumerate(heads if state.status != DONE else ()):  # then those that stay are outputs
             n = min(train_tokens - number * shard_tokens, shard_tokens)
             entry = {"bytes": layout.n_bytes(n), "tokens": n, "head": head}
             known.setdefault(state.shard_name(number, layout), []).append(entry)
