@@ -104,7 +104,7 @@ CASES = [
     Case("cli.py", "name the inputs before --val", "--val e.jsonl d.jsonl", "d.jsonl --val e.jsonl"),
     Case("inputs/column.py", "if another has the text", "null.parquet", "null.parquet {0}", typed=SKIP),
     Case("inputs/column.py", "if another has the text", "none.parquet", "none.parquet --text-column id"),
-    Case("inputs/column.py", "--errors replace", "bytes.parquet", "bytes.parquet --errors replace"),
+    Case("inputs/column.py", "if data is None else how", "bytes.parquet", "bytes.parquet --errors replace"),
     Case("inputs/decoding.py", "--errors replace", "latin.txt", "latin.txt --errors ignore"),
     Case(
         "inputs/decoding.py",

@@ -57,37 +57,14 @@ def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a type holds text: strings, or bytes, as some writers store them; also dictionaries of these."""
-    import pyarrow.types as types
-
-    value = kind.value_type if types.is_dictionary(kind) else kind
-    is_view = hasattr(types, "is_string_view") and (types.is_string_view(value) or types.is_binary_view(value))
-    is_string = types.is_string(value) or types.is_large_string(value)
-    return bool(is_view or is_string or types.is_binary(value) or types.is_large_binary(value))
-
-
-def take_text(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
-    """Return the text column of some rows, out of its structs; bytes become strings, which are validated later.
-
-    A null struct becomes a null text.
-    """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    column = take_column(rows, name)
-    if pa.types.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    if hasattr(pa.types, "is_binary_view") and pa.types.is_binary_view(column.type):
-        column = pc.cast(column, pa.large_binary())
-    views = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
-    if text := views.get(column.type):
-        if isinstance(column, pa.ChunkedArray):
-            return pa.chunked_array([chunk.view(text) for chunk in column.chunks], text)
-        return column.view(text)
-    return column
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return str(value) in ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
 def take_column(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
-    """Return the text column of some rows, out of its structs, with its own type."""
+    """Return the text column of some rows, out of its structs; a null struct becomes a null text."""
     import pyarrow.compute as pc
 
     fields = find_field(rows.schema, name)
@@ -114,10 +91,9 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = column.cast(pa.large_string())
-    array = (
-        column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-    )
+    column = column.cast(pa.large_binary())  # a cast of bytes to strings would validate them
+    chunks = column.chunks or [pa.array([], column.type)]
+    array = (chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)).view(pa.large_string())
     n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of text alone: the same however blocks are cut
     try:
         array.validate(full=True)
@@ -144,19 +120,17 @@ def _read_each(array: pa.LargeStringArray, n_bytes: int, name: str, options: Rea
     texts: list[bytes] = []
     changes = Changes()
     for i, data in enumerate(array.cast(pa.large_binary()).to_pylist()):
-        if data is None:
-            message = f"the column {name!r} is null, not text"
-            if not options.skip_bad:
-                raise RecordError(i, None, message, "--text-column NAME if another has the text")
-            changes.append(Change(i, None, "skipped", message))
-            continue
         try:
+            if data is None:
+                message = f"the column {name!r} is null, not text"
+                raise RecordError(i, None, message, "--text-column NAME if another has the text")
             text, found = repair(data, options.errors, 0, i)
         except RecordError as error:
-            if options.skip_bad:
-                changes.append(Change(i, None, "skipped", error.message))
-                continue
-            raise RecordError(i, None, error.message, "--errors replace or --errors ignore") from None
+            if not options.skip_bad:
+                how = "--errors replace or --errors ignore"
+                raise RecordError(i, None, error.message, error.hint if data is None else how) from None
+            changes.append(Change(i, None, "skipped", error.message))
+            continue
         texts.append(text)
         if found:
             changes.append(Change(i, None, "replaced" if options.errors == "replace" else "left out", "invalid UTF-8"))

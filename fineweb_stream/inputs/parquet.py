@@ -20,7 +20,7 @@ from ..support.model import Change, Changes, Input
 from ..support.ranged import RangedFile
 from ..support.units import format_size
 from .blocks import Batch, Block, Source, batch_of
-from .column import choose_column, find_field, read_column, repeated_bytes, take_column, take_text
+from .column import choose_column, find_field, read_column, repeated_bytes, take_column
 from .parquet_pages import DICTIONARY, PLAIN, Pages, byte_range, decoded_bytes, measure
 from .storage import SAMPLE_BYTES, open_file
 
@@ -147,7 +147,7 @@ class Parquet(Source):
             max_bytes = MAX_GROWTH * max(block.n_bytes, self.block_bytes)
             table = _read_groups(file, chunks, pages, max_bytes if block.stop - block.start > 1 else math.inf)
         _check_rows(self.input, block.start, block.stop, len(table))
-        return read_column(take_text(table, footer.name), footer.name, self.options)
+        return read_column(take_column(table, footer.name), footer.name, self.options)
 
     def cut(self, block: Block) -> Iterator[Block]:
         """Yield the rows of a block with more text than planned (`GrownError`) as smaller blocks that carry them."""
@@ -210,6 +210,8 @@ class Parquet(Source):
 
     def _decode(self, group: int, block_bytes: int) -> Iterator[pa.Array]:
         """Yield the texts of a row group a few at a time; one by one if these have more than `block_bytes`."""
+        import pyarrow as pa
+
         footer, chunk = self.footer, self.footer.chunk(group)
         first, stop = footer.first_rows[group : group + 2]
         mean_bytes, largest = _text_sizes(self)[group] // max(stop - first, 1), self._largest_page(first, stop, chunk)
@@ -217,7 +219,7 @@ class Parquet(Source):
         with open_file(self.input, self.network, is_stream=True, stop=byte_range(chunk)[1]) as file:
             parquet = _open(file, footer.metadata, buffer_bytes=STREAM_BUFFER_BYTES)
             for batch in parquet.iter_batches(max(n_rows, 1), [group], [footer.name], use_threads=False):
-                texts = take_text(batch, footer.name)
+                texts = take_column(batch, footer.name).cast(pa.large_binary())
                 is_much = texts.nbytes > block_bytes
                 yield from (texts.slice(i, 1) for i in range(len(texts))) if is_much else [texts]
 
