@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -162,16 +163,13 @@ class Parquet(Source):
         n = min(n, 16)  # each takes a page or so of decoding
         sizes = [max(size, 1) for size in _text_sizes(self)]
         ends = list(itertools.accumulate(sizes))
-        places: dict[int, list[float]] = {}
-        for place in (ends[-1] * (k + 0.5) / n for k in range(n if ends else 0)):
-            group = bisect_right(ends, place)
-            places.setdefault(group, []).append((place - ends[group]) / sizes[group] + 1)
+        chosen = Counter(bisect_right(ends, ends[-1] * (k + 0.5) / n) for k in range(n if ends else 0))
         blocks: list[Block] = []
-        for group, shares in places.items():
-            reach = min(sizes[group], (n << 20) // len(places))
+        for group, n_wanted in chosen.items():
+            is_first = self.input.is_remote or len(chosen) == n
             stream = self._stream(group, self.footer.first_rows[group], SAMPLE_BYTES)
-            is_first = self.input.is_remote or len(places) == n
-            blocks += _at(stream, [0.0] if is_first else [reach * share for share in shares])
+            found = list(_first_of(stream, 1 if is_first else min(sizes[group], (n << 20) // len(chosen))))
+            blocks += found[:: max(len(found) // n_wanted, 1)][:n_wanted]
         return blocks
 
     def text_bytes(self) -> int:
@@ -186,27 +184,25 @@ class Parquet(Source):
         """Decode one row group in order; yield its rows from `start` on in blocks that carry them."""
         block_bytes = block_bytes or self.block_bytes
         first_row, stop = self.footer.first_rows[group : group + 2]
-        row, held_row = first_row, start
+        next_row, held_row = first_row, start
         held: list[pa.Array] = []
         n_bytes = 0
         with _damage_named(self.input, start, stop):
             for texts in self._decode(group, block_bytes):
-                texts, row = texts.slice(max(start - row, 0)), row + len(texts)
-                if not len(texts):
+                row, next_row = next_row, next_row + len(texts)
+                if next_row <= start:
                     continue
-                if held and n_bytes + texts.nbytes > 2 * block_bytes:  # a long row is a block: it may be too large
-                    yield self._block(held_row, row - len(texts), n_bytes, _joined(held))
-                    held, n_bytes, held_row = [], 0, row - len(texts)
+                texts = texts.slice(max(start - row, 0))
+                if held and n_bytes + texts.nbytes > block_bytes:  # a longer row is a block: it may be too large
+                    yield self._block(held_row, row, n_bytes, _joined(held))
+                    held, n_bytes, held_row = [], 0, row
                 held.append(texts)
                 n_bytes += texts.nbytes
                 if len(held) > MAX_HELD:
                     held = _joined(held).chunks
-                if n_bytes >= block_bytes:
-                    yield self._block(held_row, row, n_bytes, _joined(held))
-                    held, n_bytes, held_row = [], 0, row
             if held:
-                yield self._block(held_row, row, n_bytes, _joined(held))
-            _check_rows(self.input, first_row, stop, row - first_row)
+                yield self._block(held_row, next_row, n_bytes, _joined(held))
+            _check_rows(self.input, first_row, stop, next_row - first_row)
 
     def _decode(self, group: int, block_bytes: int) -> Iterator[pa.Array]:
         """Yield the texts of a row group a few at a time; one by one if these have more than `block_bytes`."""
@@ -240,22 +236,13 @@ class Parquet(Source):
         return largest
 
 
-def _at(blocks: Iterator[Block], places: list[float]) -> Iterator[Block]:
-    """Yield the blocks that contain the given places in the text of all (bytes, ascending), or else the last one."""
-    end, left = 0, iter([*places, math.inf])
-    place, last = next(left), None
+def _first_of(blocks: Iterator[Block], n_bytes: int) -> Iterator[Block]:
+    """Yield the first blocks with so much text, at least one."""
     for block in blocks:
-        end += block.n_bytes
-        last = block
-        if place < end:
-            yield block
-            last = None
-            while place < end:
-                place = next(left)
-        if place == math.inf:
+        yield block
+        n_bytes -= block.n_bytes
+        if n_bytes <= 0:
             return
-    if last:  # there is less text than planned
-        yield last
 
 
 def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
