@@ -107,14 +107,16 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
     """
     n = len(separator) + separator.count(b"\n")  # its greatest length in a file
     position = max(target - 2 * n + 1, file.first)
-    last_end = 0
+    last_end, pattern = 0, _pattern(separator)
     while True:
         window = file.read_at(position, _SCAN_BYTES + n - 1)
-        for row in _row(separator).finditer(window):
-            start, end = position + row.start(), position + row.end(1)
+        match = pattern.search(window)
+        while match:
+            start, end = position + match.start(), position + match.end()
             if start >= last_end and end >= target:
                 return end
-            last_end = position + row.end()
+            last_end = end
+            match = pattern.search(window, match.start() + 1)
         if len(window) < _SCAN_BYTES + n - 1:
             return file.end()
         position += _SCAN_BYTES
@@ -142,31 +144,8 @@ def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
         start = match.end() if match else start
 
 
-def _escaped(separator: bytes) -> bytes:
-    """Return the pattern of a part of a separator; without an optional `\\r` at its start, the search is fast."""
-    escaped = b"".join(rb"\r?\n" if byte == 10 else re.escape(bytes([byte])) for byte in separator)
-    return escaped.removeprefix(rb"\r?")
-
-
 @functools.lru_cache(maxsize=4)
 def _pattern(separator: bytes) -> re.Pattern[bytes]:
-    """Match a separator, without a `\\r` before a newline at its start."""
-    return re.compile(_escaped(separator))
-
-
-@functools.lru_cache(maxsize=4)
-def _row(separator: bytes) -> re.Pattern[bytes]:
-    """Match a separator and the run of all that overlap after it: millions of newlines are one match.
-
-    >>> _row(b"\\n\\n").match(b"\\n\\n\\n\\n\\nx").end()
-    5
-    """
-    n = len(separator)
-    shifts = (shift for shift in range(1, n) if separator.startswith(separator[shift:]))
-    further = b"|".join(_further(separator[n - shift :]) for shift in shifts)
-    return re.compile(b"(" + _escaped(separator) + b")" + (b"(?:" + further + b")*" if further else b""))
-
-
-def _further(part: bytes) -> bytes:
-    """Return the pattern of what completes the next separator of a run, in which a newline may be two bytes."""
-    return (rb"\r?" if part.startswith(b"\n") else b"") + _escaped(part)
+    """Match a separator, without a `\\r` before a newline at its start: so the search is fast."""
+    escaped = b"".join(rb"\r?\n" if byte == 10 else re.escape(bytes([byte])) for byte in separator)
+    return re.compile(escaped.removeprefix(rb"\r?"))
