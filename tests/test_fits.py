@@ -169,6 +169,9 @@ def test_shards_are_as_long_as_their_readers_own() -> None:
 
 def test_a_larger_ratio_gives_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If the first document, which is always in val, is more than the share to advise, none is advised."""
+    (tmp_path / "few.txt").write_text("hello there my friend\n")
+    run(tmp_path / "few.txt", tmp_path / "out", "--dry-run", "--val-ratio", "1e-7")
+    assert "--val-ratio" not in caplog.text
     for n_documents, is_advised in ((3, False), (600, True)):
         path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 200] * n_documents)
         caplog.clear()

@@ -32,7 +32,7 @@ def larger_ratio(n_tokens: int, val: int, settings: Settings, has_documents: boo
     if settings.val_share is None or not is_known or val >= USEFUL_VAL_TOKENS:
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(n_tokens, 1), MAX_USEFUL_RATIO)
-    return ratio if ratio > 1.2 * settings.val_ratio and ratio * n_tokens > val else None
+    return ratio if ratio > 1.2 * settings.val_ratio and round(ratio * n_tokens) > val else None
 
 
 def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
