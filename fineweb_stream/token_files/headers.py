@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..output.index import is_index
-from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC, get_layout
+from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC
 from ..support.errors import InputError
 from ..support.redact import quoted
 from ..tokenizer.ids import Ids
@@ -59,7 +59,7 @@ def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
             raise InputError(f"{path}: the file is empty", "make it again, or name another file")
         if head.startswith(NPY_MAGIC):
             start, n_ids = _find_npy_ids(file, path, dtype)
-        elif (n_said := _count_llmc_ids(head, n_bytes, path, dtype)) is not None:
+        elif (n_said := _count_llmc_ids(head, path, dtype)) is not None:
             start, n_ids = LLMC.header_bytes, n_said
         else:
             _refuse(path, head, n_bytes, dtype)
@@ -79,19 +79,14 @@ def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
     return start, n_ids
 
 
-def _count_llmc_ids(head: bytes, n_bytes: int, path: Path, dtype: Dtype) -> int | None:
+def _count_llmc_ids(head: bytes, path: Path, dtype: Dtype) -> int | None:
     """Return the number of ids according to llm.c's header, or None without such a header.
 
-    Ids that happen to begin with its magic number differ from a header in the bytes that should be zero.
+    Its magic number is no id: it is larger than any id of four bytes, and GPT-2's end before its lower half.
     """
-    if len(head) < LLMC.header_bytes:
-        return None
-    magic, version, n_ids = struct.unpack_from("<3i", head)
+    magic, version, n_ids = struct.unpack("<3i", head[:12].ljust(12, b"\0"))
     for id_bytes, header in LLMC_HEADERS.items():
-        layout = get_layout(LLMC.name, id_bytes)
-        if (magic, version) != header or n_ids < 0:
-            continue
-        if n_bytes == layout.n_bytes(n_ids) or head[: layout.header_bytes] == layout.make_header(n_ids):
+        if (magic, version) == header:
             if id_bytes != dtype.itemsize:
                 raise InputError(
                     f"{path}: ids of {id_bytes} bytes each, not of {dtype.itemsize}",
