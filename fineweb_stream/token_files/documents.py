@@ -104,8 +104,7 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
     """
     index, tokens = index_path(path), Tokens([path])
     if index.exists():
-        if not is_index(index):
-            raise InputError(f"{index}: not an index of documents, but it has the name of one", "move it away")
+        _map_index(path)  # raises unless it is an index
         if index.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             with contextlib.suppress(InputError):  # the index of an earlier file: replace it
                 return len(Documents([path]))
@@ -151,9 +150,8 @@ def _eot_id(tokens: Tokens) -> int:
 def _map_index(path: Path) -> npt.NDArray[Any]:
     index = index_path(path)
     try:
-        n_bytes = index.stat().st_size
-        if n_bytes % END_DTYPE.itemsize:
-            raise InputError(f"{index}: {n_bytes:,} bytes are not a whole index: it was truncated", _make(path))
+        if index.exists() and not is_index(index):
+            raise InputError(f"{index}: not a whole index of documents", f"move it away, then {_make(path)}")
         return map_ends(index)
     except FileNotFoundError:
         raise InputError(f"{index}: no such file", _make(path)) from None
