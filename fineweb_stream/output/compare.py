@@ -28,22 +28,20 @@ def compare(
     refused = _settings_changed(record, settings, len(inputs))
     behind, is_begun = record.read_so_far()
     n_fixed = behind + is_begun
-    before_fixed, now_fixed = record.inputs[:n_fixed], now[:n_fixed]
-    is_moved = False
-    if is_begun and len(now) >= n_fixed and not _is_same(before_fixed[-1], now[behind]):
-        is_moved = _is_same_so_far(record, before_fixed[-1], inputs[behind], place_hash)
-        if is_moved:
-            before_fixed = [*before_fixed[:-1], now[behind]]
-    found = _differences(before_fixed, now_fixed, record.inputs, now, ": it was read already")
+    fixed, notes = record.inputs[:n_fixed], []
+    is_other = is_begun and len(now) >= n_fixed and not _is_same(fixed[-1], now[behind])
+    if is_other and _is_same_so_far(record, fixed[-1], inputs[behind], place_hash):
+        fixed[-1] = now[behind]
+        notes.append(
+            f"the input {inputs[behind].shown} changed after the place that the run had reached (its beginning and the"
+            " text before that place are the same, and if the rest is not: --overwrite)"
+        )
+    found = _differences(fixed, now[:n_fixed], record.inputs, now, ": it was read already")
     refused += found
-    notes = []
     before, names = names_of(record), names_now(record, settings["text_column"])
     is_ahead = has_more(record, inputs) or not record.state.is_exhausted
     if not refused and names != before and is_ahead:
         notes.append(f"--text-column was {before!r} and is {names!r} (the first that exists)")
-    if is_moved:
-        what = "its beginning and the text before that place are the same, and if the rest is not: --overwrite"
-        notes.append(f"the input {inputs[behind].shown} changed after the place that the run had reached ({what})")
     if not found:
         notes += _differences(record.inputs[n_fixed:], now[n_fixed:], record.inputs, now[n_fixed:])
     notes = [f"{note}: the run continues, because this part was not read yet" for note in notes]
@@ -52,11 +50,9 @@ def compare(
             refused.append("the share of the text that is val would change with the inputs' sizes")
         elif record.settings["val_at"] == "start":
             notes.append("note: val stays a share of the earlier text; for a share of all of it: --overwrite")
-    return refused, notes + [
-        f"note: {path} was rewritten since it was read; its size, beginning and end are the same: if the rest is not,"
-        " --overwrite"
-        for path in _written_anew(record.inputs[:n_fixed], now)
-    ]
+    same = "its size, beginning and end are the same: if the rest is not, --overwrite"
+    rewritten = [new for new, old in zip(now, record.inputs[:n_fixed], strict=False) if _is_rewritten(old, new)]
+    return refused, notes + [f"note: {input.shown} was rewritten since it was read; {same}" for input in rewritten]
 
 
 def has_more(record: Record, inputs: list[Input]) -> bool:
@@ -103,11 +99,9 @@ def _is_same(before: Input, now: Input) -> bool:
     return a == b and kinds[0] == kinds[1] and (before.path == now.path or is_local)
 
 
-def _written_anew(before: list[Input], now: list[Input]) -> list[str]:
-    """Return the names of files that have a new date since they were read, but are otherwise the same."""
-    pairs = zip(before, now, strict=False)
-    dates = [(changed_at(a.fingerprint), changed_at(b.fingerprint), b.shown) for a, b in pairs if _is_same(a, b)]
-    return [name for before, now, name in dates if before and now and before != now]
+def _is_rewritten(before: Input, now: Input) -> bool:
+    """Tell whether a file has a new date since it was read, but is otherwise the same."""
+    return bool(changed_at(before.fingerprint)) and before.fingerprint != now.fingerprint and _is_same(before, now)
 
 
 def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: PlaceHash) -> bool:
@@ -165,11 +159,11 @@ def _val_would_move(record: Record, now: list[Input]) -> bool:
 
     A val at the start is in conflict until it was read to its end, a val at the end as soon as it was begun.
     """
-    settings, sizes = record.settings, [[input.size for input in inputs] for inputs in (record.inputs, now)]
-    totals = [sum(each) for each in sizes]
-    begun = record.inputs[record.state.input : record.state.input + 1]
+    settings, state = record.settings, record.state
+    begun = record.inputs[state.input : state.input + 1]
     is_stream = any(input.is_stream for input in begun)  # then its offset counts unpacked bytes
-    reached = sum(sizes[0][: record.state.input]) + (0 if is_stream else record.state.offset)
+    reached = sum(input.size for input in record.inputs[: state.input]) + (0 if is_stream else state.offset)
+    totals = [sum(input.size for input in inputs) for inputs in (record.inputs, now)]
     n_val = [math.ceil(settings["val_ratio"] * total) for total in totals]
     if settings["val_at"] == "end":
         return bool(reached > min(total - n for total, n in zip(totals, n_val, strict=True)))
