@@ -220,7 +220,7 @@ def append_text(path: Path, text: str, title: str) -> None:
 
 
 def _write_all(fd: int, data: bytes | memoryview) -> None:
-    view = memoryview(data).cast("B")  # os.write counts bytes, whatever the items are
+    view = memoryview(data)
     while len(view):
         view = view[os.write(fd, view) :]
 
@@ -291,7 +291,7 @@ class Part:
     def _take_up(self, sha256: str, check: Check) -> None:
         """Read what is there already; nothing is changed before it is known to be what the record says."""
         for data in read_checked(self._part, self._header_bytes, self.n_bytes, sha256, check, self._digest):
-            self._note_head(data)
+            self._head += data[: HEAD_BYTES - len(self._head)]
 
     @property
     def sha256(self) -> str:
@@ -308,17 +308,17 @@ class Part:
         """Append; durable after `sync`. A thread hashes the data, which must not change until the next call."""
         if not len(data):
             return
-        with disk_errors(self.path, memoryview(data).nbytes):
+        data = memoryview(data).cast("B")  # os.write counts bytes, whatever the items are
+        with disk_errors(self.path, len(data)):
             _write_all(self._fd, data)
-        self._note_head(data)
+        self._head += bytes(data[: HEAD_BYTES - len(self._head)])
         self._end_hashing()
         self._hashing = self._beside.submit(self._digest.update, data)
-        self.n_bytes += memoryview(data).nbytes
+        self.n_bytes += len(data)
         self._is_synced = False
         if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
-            self._end_flushing()
             self._n_flushed = self.n_bytes
-            self._flushing = self._beside.submit(os.fsync, self._fd)
+            self._flushing = self._beside.submit(self._fsync)
 
     def write_header(self, data: bytes) -> None:
         """Write the header into the space left for it; durable after `sync`."""
@@ -332,39 +332,27 @@ class Part:
 
     def sync(self) -> None:
         """Make everything written durable."""
+        if not self._is_synced:
+            if self._flushing:
+                self._flushing.result()
+            self._fsync()
+            self._is_synced = True
         if self._failure:
             raise self._failure
-        if not self._is_synced:
-            self._end_flushing()
-            with self._final_errors():
-                os.fsync(self._fd)
-            self._is_synced = True
 
-    def _note_head(self, data: bytes | memoryview) -> None:
-        if len(self._head) < HEAD_BYTES:
-            self._head = (self._head + bytes(memoryview(data).cast("B")[:HEAD_BYTES]))[:HEAD_BYTES]
-
-    @contextmanager
-    def _final_errors(self) -> Iterator[None]:
-        """Do as `disk_errors`, and keep the first error for each later `sync`."""
-        try:
-            with disk_errors(self.path):
-                yield
-        except DiskError as error:
-            self._failure = self._failure or error
-            raise
+    def _fsync(self) -> None:
+        """Do it, in any thread, and keep its error: the system reports it only once."""
+        if not self._failure:
+            try:
+                with disk_errors(self.path):
+                    os.fsync(self._fd)
+            except DiskError as error:
+                self._failure = error
 
     def _end_hashing(self) -> None:
         """Wait for the hash of earlier data: it must take all data in order."""
         if self._hashing:
             self._hashing.result()
-
-    def _end_flushing(self) -> None:
-        """Wait for the background fsync and raise its error: the system reports an error only once."""
-        flushing, self._flushing = self._flushing, None
-        if flushing:
-            with self._final_errors():
-                flushing.result()
 
     def copy_from(
         self, source: Path, start: int, n_bytes: int, sha256: str, check: Check, n_kept: int | None = None
