@@ -142,34 +142,26 @@ def _count(line: bytes, start: int, stop: int) -> int:
 def _read_line(
     parse: Callable[[bytes], Any], line: bytes, byte: int, record: int, options: ReadOptions
 ) -> tuple[str, Changes]:
-    names = options.text_columns
-    try:
-        value = parse(line)
-        if (text := find_text(value, names)) is not None:
+    with contextlib.suppress(ValueError, RecursionError):
+        if (text := find_text(parse(line), options.text_columns)) is not None:
             return text, Changes()
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        pass  # the exact parser decides whether the line is invalid, and why
-    repaired, changes = repair(line, options.errors, byte, record)
+    repaired, changes = repair(
+        line, options.errors, byte, record
+    )  # what follows decides whether it is invalid, and why
     value = _parse_exactly(repaired.decode(), byte, record)
-    try:
-        text = find_text(value, names)
-    except TypeError:
-        text = None
-    if text is not None:
+    if (text := find_text(value, options.text_columns)) is not None:
         return text, changes
     raise _no_text(value, byte, record, options)
 
 
 def find_text(record: Any, names: list[str]) -> str | None:
-    """Return the first of the named fields that holds a string, None if none does.
+    """Return the first of the named fields that holds a string, None if none does or the record is not an object.
 
     >>> find_text({"text": None, "body": "one"}, ["text", "body"])
     'one'
-
-    Raises `TypeError` if the record is not an object.
     """
     for name in names:
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(KeyError, TypeError):
             if isinstance(value := find_value(record, name), str):
                 return value
     return None
@@ -186,12 +178,11 @@ def find_value(record: Any, name: str) -> Any:
     try:
         return record[name]
     except KeyError:
-        at = name.find(".")
-        while at > 0:
-            if isinstance(record.get(name[:at]), dict):
+        for dot in re.finditer(r"\.", name):
+            inner = record.get(name[: dot.start()])
+            if isinstance(inner, dict):
                 with contextlib.suppress(KeyError):
-                    return find_value(record[name[:at]], name[at + 1 :])
-            at = name.find(".", at + 1)
+                    return find_value(inner, name[dot.end() :])
         raise
 
 
