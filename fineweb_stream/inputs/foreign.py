@@ -22,13 +22,14 @@ _BYTE_ORDER_MARKS = {  # UTF-32 first: one of its marks begins with one of UTF-1
 }
 
 
-def _to_parquet(module: str, table: str) -> str:
+def _to_parquet(kind: str, module: str, read: str) -> Foreign:
     code = (
-        f"import sys, pyarrow as pa, pyarrow.parquet as pq, pyarrow.{module} as m; pq.write_table({table}, sys.argv[2])"
+        f"import sys, pyarrow as pa, pyarrow.{module} as m, pyarrow.parquet as pq; pq.write_table({read}, sys.argv[2])"
     )
-    return python_command(code, " {path} {new}")
+    return Foreign(kind, python_command(code, " {path} {new}"), ".parquet")
 
 
+_MAPPED = "(pa.memory_map(sys.argv[1])).read_all()"
 _WARC = python_command(
     "import json, sys, warcio; [print(json.dumps({'text': r.content_stream().read().decode('utf-8', 'replace')}))"
     " for r in warcio.ArchiveIterator(sys.stdin.buffer) if r.rec_type in ('conversion', 'response')]"
@@ -75,19 +76,11 @@ _BINARY = (
             " sqlite3 {path} \"select json_object('text', COLUMN) from TABLE\" > NEW.jsonl",
         ),
     ),
-    (
-        rb"ARROW1\x00\x00",
-        Foreign("an Arrow file", _to_parquet("ipc", "m.open_file(pa.memory_map(sys.argv[1])).read_all()"), ".parquet"),
-    ),
-    (
-        rb"\xff\xff\xff\xff..\x00\x00\x10\x00\x00\x00",
-        Foreign(
-            "an Arrow stream", _to_parquet("ipc", "m.open_stream(pa.memory_map(sys.argv[1])).read_all()"), ".parquet"
-        ),
-    ),
-    (rb"FEA1.*\x00", Foreign("a Feather file", _to_parquet("feather", "m.read_table(sys.argv[1])"), ".parquet")),
+    (rb"ARROW1\x00\x00", _to_parquet("an Arrow file", "ipc", f"m.open_file{_MAPPED}")),
+    (rb"\xff{4}..\x00\x00\x10\x00\x00\x00", _to_parquet("an Arrow stream", "ipc", f"m.open_stream{_MAPPED}")),
+    (rb"FEA1.*\x00", _to_parquet("a Feather file", "feather", "m.read_table(sys.argv[1])")),
     (rb"PARE.*\x00", Foreign("an encrypted parquet file", hint="write it again without encryption")),
-    (rb"ORC.*\x00", Foreign("an ORC file", _to_parquet("orc", "m.read_table(sys.argv[1])"), ".parquet")),
+    (rb"ORC.*\x00", _to_parquet("an ORC file", "orc", "m.read_table(sys.argv[1])")),
     (rb"Obj\x01", Foreign("an Avro file", "fastavro {path} > {new}", ".jsonl")),
     (rb"\x89HDF\r\n", Foreign("an HDF5 file")),
     (rb"\x93NUMPY", Foreign("a NumPy array")),

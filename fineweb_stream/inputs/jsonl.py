@@ -145,9 +145,8 @@ def _read_line(
     with contextlib.suppress(ValueError, RecursionError):
         if (text := find_text(parse(line), options.text_columns)) is not None:
             return text, Changes()
-    repaired, changes = repair(
-        line, options.errors, byte, record
-    )  # what follows decides whether it is invalid, and why
+    # What the fast parser refuses may be valid: the exact one decides, and says why.
+    repaired, changes = repair(line, options.errors, byte, record)
     value = _parse_exactly(repaired.decode(), byte, record)
     if (text := find_text(value, options.text_columns)) is not None:
         return text, changes
