@@ -162,6 +162,16 @@ def test_a_record_that_is_too_large(tmp_path: Path) -> None:
         read_record(tmp_path)
 
 
+def test_a_rest_without_shards(tmp_path: Path) -> None:
+    """A forged record that has the last of no shards gives one sentence."""
+    prepare(write_jsonl(tmp_path / "c.jsonl", DOCS[:9]), tmp_path / "out", quiet=True, **OPTIONS)
+    content = json.loads((tmp_path / "out" / "prepare.json").read_bytes())
+    content["state"] |= {"has_rest": True, "shard_sha256": [], "shard_heads": [], "merged_shards": 0}
+    tied(tmp_path / "out", content, None)
+    with pytest.raises(PrepareError, match=r"not a record of a run .ValueError: has_rest"):
+        read_record(tmp_path / "out")
+
+
 def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
     """Of the inputs on record, only those that the names of the command may stand for are used."""
     good = "hf://datasets/HuggingFaceFW/fineweb-edu@87f09149ef4734204d70ed1d046ddc9ca3f2b8f9/sample/10BT/000.parquet"

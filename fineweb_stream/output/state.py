@@ -162,6 +162,7 @@ def _check_shards(state: State, shuffled: dict[str, Any], shard_tokens: int) -> 
     check((n_shards - 1) * shard_tokens < max(state.train_tokens, 1), "train_tokens")
     check(state.merged_shards <= n_shards or state.merged_shards <= 1, "merged_shards")
     check(state.base_shards <= n_shards + 1, "base_shards")
+    check(not state.has_rest or n_shards > 0, "has_rest")
 
 
 def _check_files(state: State, shuffled: dict[str, Any]) -> None:
