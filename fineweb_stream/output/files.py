@@ -263,8 +263,9 @@ class Part:
         self._flushing: Future[None] | None = None
         self._fd = self._open()
         try:
-            if n_bytes:
-                self._take_up(sha256, check)
+            if n_bytes:  # nothing is changed before it is known to be what the record says
+                for data in read_checked(self._part, header_bytes, n_bytes, sha256, check, self._digest):
+                    self._head += data[: HEAD_BYTES - len(self._head)]
             with disk_errors(path):
                 os.ftruncate(self._fd, header_bytes + n_bytes)  # a header not yet written is zeros
                 sync_folder(path.parent)
@@ -287,11 +288,6 @@ class Part:
             os.close(fd)
             raise InputError(f"{self._part}: has a second name (a hard link)", "move it away, or choose another --out")
         return fd
-
-    def _take_up(self, sha256: str, check: Check) -> None:
-        """Read what is there already; nothing is changed before it is known to be what the record says."""
-        for data in read_checked(self._part, self._header_bytes, self.n_bytes, sha256, check, self._digest):
-            self._head += data[: HEAD_BYTES - len(self._head)]
 
     @property
     def sha256(self) -> str:
