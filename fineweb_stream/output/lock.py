@@ -33,12 +33,12 @@ def locked(folder: Path) -> Iterator[None]:
     """
     path, made, fd = folder / LOCK_NAME, list[Path](), -1
     try:
-        while fd < 0:
+        while fd < 0:  # another run may have deleted the folder, or the lock's name
             made = files.make_folder(folder) + made
             try:
                 fd = _acquire(path)
             except DiskError:
-                if folder.exists():  # else another run had made it, and has just deleted it
+                if folder.exists():
                     raise
         yield
     finally:
@@ -48,31 +48,31 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int:
-    """Return the locked file; try again if another run deleted its name between opening and locking."""
-    while True:
-        fd = _open(path)
-        try:
-            content = os.read(fd, _MAX_BYTES)
-            if content.strip(b"\0") and not content.startswith(b'{"pid": '):
-                raise InputError(
-                    f"{path}: not a lock of this program",
-                    "move it away, or choose another folder with --out",
-                )
-            if not _lock(fd, path):
-                raise InputError(
-                    f"{path}: another run works in this folder ({_describe(content)})",
-                    "wait for it or stop it; or give this one another folder with --out",
-                )
-            if files.is_same(path, fd):
-                with suppress(OSError):  # the content is only for messages
-                    os.ftruncate(fd, 0)
-                    os.lseek(fd, 0, os.SEEK_SET)
-                    os.write(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
+    """Return the locked file; -1 if another run deleted its name between opening and locking."""
+    fd = _open(path)
+    try:
+        content = os.read(fd, _MAX_BYTES)
+        if content.strip(b"\0") and not content.startswith(b'{"pid": '):
+            raise InputError(
+                f"{path}: not a lock of this program",
+                "move it away, or choose another folder with --out",
+            )
+        if not _lock(fd, path):
+            raise InputError(
+                f"{path}: another run works in this folder ({_describe(content)})",
+                "wait for it or stop it; or give this one another folder with --out",
+            )
+        if files.is_same(path, fd):
+            with suppress(OSError):  # the content is only for messages
+                os.ftruncate(fd, 0)
+                os.lseek(fd, 0, os.SEEK_SET)
+                os.write(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+            return fd
+    except BaseException:
         os.close(fd)
+        raise
+    os.close(fd)
+    return -1
 
 
 def _release(path: Path, fd: int) -> None:
