@@ -69,14 +69,9 @@ def looks_own(path: Path, known: Iterable[Mapping[str, Any]], layout: Layout) ->
 
 def check_folder(folder: Path, owned: Owned, layout: Layout) -> None:
     """Raise `InputError` for the first file that has a run's name but is not the run's own, or not a regular file."""
-    try:
-        names = sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        if not is_output(name) and name not in RECORD_NAMES:
-            continue
-        files.refuse_irregular(folder / name)
+    for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
+        if is_output(name) or name in RECORD_NAMES:
+            files.refuse_irregular(folder / name)
         if is_output(name):
             check_own(folder / name, owned, layout)
 
