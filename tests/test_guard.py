@@ -94,7 +94,7 @@ def test_nested_groups_version_1(tmp_path) -> None:
     assert cpu_quota(tmp_path, proc) is None
     write(top, memory__limit_in_bytes=300 * MB)
     proc.write_text("4:memory:/hidden/from/the/container\n")
-    assert [group.limit for group in memory_groups(tmp_path, proc)] == [300 * MB]
+    assert [limit for _, limit, _ in memory_groups(tmp_path, proc)] == [300 * MB]
 
 
 def test_no_groups(tmp_path) -> None:

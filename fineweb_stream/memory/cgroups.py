@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROC_CGROUP = Path("/proc/self/cgroup")
@@ -16,22 +15,14 @@ _NO_LIMIT = 1 << 62
 """Version 1 reports 9223372036854771712 for no limit: the largest multiple of a page."""
 
 
-class MemoryGroup(NamedTuple):
-    """A control group with a memory limit: its name, the limit, and the memory in use without page cache (bytes)."""
-
-    name: str
-    limit: int
-    used: int
-
-
-def memory_groups(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> list[MemoryGroup]:
-    """Return the groups of this process that have a memory limit, its own first, then those above."""
+def memory_groups(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> list[tuple[str, int, int]]:
+    """Return name, limit and use without page cache (bytes) of each group that limits this process, its own first."""
     groups = []
     for folder, version in _folders("memory", root, proc):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, used = (_read_number(folder / name) for name in names)
         if limit is not None and limit < _NO_LIMIT:
-            groups.append(MemoryGroup(str(folder), limit, max((used or 0) - _page_cache(folder, version), 0)))
+            groups.append((str(folder), limit, max((used or 0) - _page_cache(folder, version), 0)))
     return groups
 
 

@@ -74,14 +74,15 @@ class Reading(NamedTuple):
 def find_limits() -> list[Limit]:
     """Return every limit on this process's memory, the one with the least left first."""
     memory, process = psutil.virtual_memory(), psutil.Process().memory_info()
-    limits = [Limit(_PHYSICAL, memory.total, memory.available)]
-    limits += [_limit(f"control group {group.name}", group.limit, group.used) for group in memory_groups()]
-    limits += _resource_limits(process.vms, getattr(process, "data", process.rss))
+    known = [(_PHYSICAL, memory.total, memory.total - memory.available)]
+    known += ((f"control group {name}", total, used) for name, total, used in memory_groups())
+    known += _resource_limits(process.vms, getattr(process, "data", process.rss))
     if n_bytes := read_variable("SLURM_MEM_PER_NODE", unit=1 << 20):
-        limits.append(_limit("SLURM_MEM_PER_NODE", n_bytes, process.rss))
+        known.append(("SLURM_MEM_PER_NODE", n_bytes, process.rss))
     elif n_bytes := read_variable("SLURM_MEM_PER_CPU", unit=1 << 20):
         n_cpus = read_variable("SLURM_CPUS_ON_NODE") or read_variable("SLURM_CPUS_PER_TASK") or 1
-        limits.append(_limit("SLURM_MEM_PER_CPU", n_bytes * n_cpus, process.rss))
+        known.append(("SLURM_MEM_PER_CPU", n_bytes * n_cpus, process.rss))
+    limits = [Limit(name, total, max(total - used, 0)) for name, total, used in known]
     return sorted(limits, key=lambda limit: limit.available)
 
 
@@ -242,15 +243,12 @@ def _private_bytes(process: psutil.Process) -> int:
         return 0
 
 
-def _resource_limits(address_space: int, data: int) -> list[Limit]:
+def _resource_limits(address_space: int, data: int) -> list[tuple[str, int, int]]:
+    """Return name, limit and use (bytes) of each memory limit that the shell has set."""
     if sys.platform == "win32":
         return []
     import resource
 
     kinds = (("ulimit -v", resource.RLIMIT_AS, address_space), ("ulimit -d", resource.RLIMIT_DATA, data))
     totals = ((name, resource.getrlimit(kind)[0], used) for name, kind, used in kinds)
-    return [_limit(name, total, used) for name, total, used in totals if total != resource.RLIM_INFINITY]
-
-
-def _limit(name: str, total: int, used: int) -> Limit:
-    return Limit(name, total, max(total - used, 0))
+    return [limit for limit in totals if limit[1] != resource.RLIM_INFINITY]
