@@ -446,6 +446,18 @@ def test_a_rank_file(tmp_path: Path) -> None:
         prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer=path, pattern="cl100k", quiet=True)
 
 
+def test_texts_without_an_end_of_text(tmp_path: Path) -> None:
+    """Each text has the ids of its own, an empty one none, and `ends` says which; no end-of-text can be asked for."""
+    encoder = Encoder(tokenizer=load_tokenizer(str(write_ranks(tmp_path)), "gpt2"))
+    texts = ["some words", "", *TEXTS, ""]
+    ids, ends = encoder.encode(texts)
+    assert [part.tolist() for part in np.split(ids, ends)[:-1]] == [oracle(encoder.tokenizer)(text) for text in texts]
+    assert (ids.dtype, ends.dtype, ends[-1]) == (np.uint16, np.int64, len(ids))
+    assert [len(part) for part in encoder.encode([])] == [0, 0]
+    with pytest.raises(InputError, match="has no end-of-text id\n  leave out eot=True"):
+        encoder.encode(texts, eot=True)
+
+
 def write_ranks(folder: Path) -> Path:
     """A rank file with GPT-2's first 2,000 tokens."""
     path = folder / "gpt2.tiktoken"
