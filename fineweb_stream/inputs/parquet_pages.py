@@ -1,9 +1,9 @@
 """The sizes of a parquet column's pages, which are decoded whole, and how much text their repeated values take.
 
-A page header is a struct in Thrift's compact protocol: fields 1 to 4 are 32-bit integers (the page's type, its size
-decompressed and compressed, an optional checksum), and the first field of the struct that follows is the number of its
-values. (Sources: `parquet.thrift` of apache/parquet-format; Thrift's specification of the compact protocol: a field is
-a byte with the delta of its number and its type, and the value; integers are zigzag varints.)
+A page header is a struct in Thrift's compact protocol: field 2 is the page's size decompressed, 3 compressed, and 5, 7
+or 8 a struct of what it has, whose field 1 is the number of its values. (Sources: `parquet.thrift` of
+apache/parquet-format; Thrift's specification of the compact protocol: a field is a byte with the delta of its number
+and its type, and the value; integers are zigzag varints.)
 
 Writers that count rows, not bytes, make pages of hundreds of MB from large documents; and a dictionary may decode to a
 thousand times its size, as may values that share a prefix (`DELTA_BYTE_ARRAY`). pyarrow reports none of these sizes.
@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
-_DICTIONARY_PAGE, _DATA_PAGE_V2 = 2, 3
+_TRUE, _FALSE, _I32, _I64, _BINARY, _STRUCT = 1, 2, 5, 6, 8, 12
 PLAIN, DICTIONARY = frozenset({0, 6}), frozenset({2, 8})
 """The encodings that store every value in full (6 is `DELTA_LENGTH_BYTE_ARRAY`), and those that store indices into a
 dictionary."""
@@ -107,50 +106,35 @@ def parse_page(data: bytes) -> Page:
     Page(n_bytes=100, n_values=5, n_file_bytes=54, is_dictionary=True, encoding=0)
     """
     try:
-        numbers, at, kind = _numbers(data, 0)
-        inner, _, _ = _numbers(data, at)
-        if not 3 <= len(numbers) <= 4 or kind != _STRUCT:
-            return _NO_PAGE
-        encoding = inner[3 if numbers[0] == _DATA_PAGE_V2 else 1]
-        at = _skip(data, _skip(data, at, _STRUCT), _STRUCT)  # the rest of the inner struct, and of the outer one
-    except IndexError:
+        header, at = _struct(data, 0)
+        page = header.get(5) or header.get(7) or header[8]  # of data, with a dictionary, of data of version 2
+        encoding = page[4 if 8 in header else 2]
+        return Page(header[2], page[1], at + header[3], 7 in header, encoding)
+    except (IndexError, KeyError, TypeError, RecursionError):
         return _NO_PAGE
-    return Page(numbers[1], inner[0], at + numbers[2], numbers[0] == _DICTIONARY_PAGE, encoding)
 
 
-def _numbers(data: bytes, at: int) -> tuple[list[int], int, int]:
-    """Read the 32-bit integers that a struct begins with; return them, and the next field's offset and type."""
-    numbers: list[int] = []
-    at, kind = _field(data, at)
-    while kind == _I32:
-        number, at = _varint(data, at)
-        numbers.append(number >> 1)
-        at, kind = _field(data, at)
-    return numbers, at, kind
-
-
-def _field(data: bytes, at: int) -> tuple[int, int]:
-    """Read the header of a field; return the offset of its value and its type, 0 at the end of the struct."""
-    if data[at] and not data[at] >> 4:  # the long form: the field's number follows
-        return _varint(data, at + 1)[1], data[at] & 0x0F
-    return at + 1, data[at] & 0x0F
-
-
-def _skip(data: bytes, at: int, kind: int) -> int:
-    """Return the offset at which a value of a type ends; booleans have no bytes, as their type is their value."""
-    if kind in (_I16, _I32, _I64):
-        return _varint(data, at)[1]
-    if kind == _BINARY:
-        length, at = _varint(data, at)
-        return at + length
-    if kind == _STRUCT:
-        at, inner = _field(data, at)
-        while inner:
-            at, inner = _field(data, _skip(data, at, inner))
-        return at
-    if kind in (_LIST, _SET, _MAP):
-        raise IndexError("no header of a page has one")
-    return at + {_BYTE: 1, _DOUBLE: 8}.get(kind, 0)
+def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """Return the integers and structs of a struct by their numbers (none is negative), and the offset of its end."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := data[at]:
+        step, kind, at = head >> 4, head & 0x0F, at + 1
+        number += step
+        if not step:  # the field's number follows
+            zigzag, at = _varint(data, at)
+            number = zigzag >> 1
+        if kind in (_I32, _I64):
+            zigzag, at = _varint(data, at)
+            fields[number] = zigzag >> 1
+        elif kind == _STRUCT:
+            fields[number], at = _struct(data, at)
+        elif kind == _BINARY:
+            length, at = _varint(data, at)
+            at += length
+        elif kind not in (_TRUE, _FALSE):  # these have no bytes: their type is their value
+            raise KeyError("no header of a page has a field of another type")
+    return fields, at + 1
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
