@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 from ..inputs.blocks import Block
 from ..pipeline.schedule import Window, WorkerError, map_ordered
 from ..pipeline.worker import Encoded
+from ..remote.network import Fetcher, Network
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel, aside
 from ..support.errors import InputError, PrepareError
 from ..support.log import log
@@ -36,6 +37,9 @@ RETRIES = 2
 
 CONNECT_SECONDS = 10
 COUNT_SECONDS = 1.0
+_FETCHERS: dict[str, Fetcher] = {}
+"""In a worker: what fetches for each run."""
+
 Encode = Callable[[Block], Encoded]
 
 
@@ -233,33 +237,30 @@ def connect(
         cluster = Cluster(address, client, needs, n_connections)
         cluster.wait_for_workers(wait_seconds, cancel)
         aside(cluster.check_workers, cancel)
-        with _fetchers(client, cluster.run) if n_connections else contextlib.nullcontext():
+        try:
             yield cluster
+        finally:
+            with contextlib.suppress(Exception):  # the scheduler may be lost
+                if n_connections:
+                    aside(lambda: client.run(_close_fetcher, cluster.run), NEVER, 5)
     finally:
         client.close(timeout=5)
         logger.setLevel(level)
 
 
-@contextlib.contextmanager
-def _fetchers(client: Any, run: str) -> Iterator[None]:
-    """Keep a fetcher on each worker, including those that join later, until the run ends."""
-    from .fetching import FetcherPlugin
-
-    client.register_plugin(FetcherPlugin(), name=run)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # if the scheduler is lost, they are closed
-            aside(lambda: client.unregister_worker_plugin(run), NEVER, 5)
+def _close_fetcher(run: str) -> None:
+    """In a worker: close the connections of a run."""
+    if fetcher := _FETCHERS.pop(run, None):
+        fetcher.close()
 
 
 def _placed(block: Block, folder: str, run: str, n_connections: int) -> Block:
     """Return the block with what depends on the worker: its network, or the input's path, joined to `folder`."""
     source: Any = block.source
     if source.input.is_remote:
-        from .fetching import network_here
-
-        return replace(block, source=replace(source, network=network_here(run, n_connections)))
+        fetcher = _FETCHERS.setdefault(run, Fetcher())
+        fetcher.n_connections = n_connections
+        return replace(block, source=replace(source, network=Network(fetcher)))
     if not is_file(source):
         return block
     path = os.path.join(folder, source.input.path)
