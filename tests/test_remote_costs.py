@@ -238,7 +238,7 @@ def test_neighbours_count_what_is_between_them(tmp_path, monkeypatch) -> None:
         network = Network(fetcher)
         source = make_sources(find_inputs([NAME], None, network), ReadOptions(), network=network)[0]
         pieces = list(fetch._iter_fetched(source, source.iter_blocks(0)))
-        blocks = [piece.begin().result(60) for piece in pieces if piece.begin]
+        blocks = [piece.complete(piece.begin().result(60)) for piece in pieces if piece.begin]
         fetched = [request.n_bytes for request in server.log if request.n_bytes > 100_000]
     assert len(blocks) == 2 and len(fetched) == 1
     assert sum(piece.n_bytes for piece in pieces) == fetched[0]

@@ -23,11 +23,12 @@ LATER_SHARE = 1 / 8
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """An item and the bytes it takes while it waits; `begin`, if given, starts to fetch what replaces the item."""
+    """An item and the bytes it takes while it waits; `begin` starts to fetch what `complete` makes the item of."""
 
     item: T
     n_bytes: int
-    begin: Callable[[], Future[T]] | None = None
+    begin: Callable[[], Future[Any]] | None = None
+    complete: Callable[[Any], T] | None = None
 
 
 def read_ahead(
@@ -62,9 +63,9 @@ def read_ahead(
 
 @dataclass(eq=False)
 class _Reader(Generic[T]):
-    """What one iterator has waiting: items with their sizes, None for the end; `has_all` when no more will come."""
+    """What one iterator has waiting: pieces, None for the end, with what they wait for; `has_all` if no more come."""
 
-    items: deque[tuple[Future[T | None], int]] = field(default_factory=deque)
+    items: deque[tuple[Future[Any], Piece[T] | None]] = field(default_factory=deque)
     n_bytes: int = 0
     has_all: bool = False
     thread: threading.Thread = field(init=False)
@@ -97,15 +98,18 @@ class _Ahead(Generic[T]):
     def iter_first(self) -> Iterator[T | None]:
         """Yield all items of the first reader, None after TICK_SECONDS without one; then remove the reader."""
         while True:
-            future = self._take(self.readers[0])
-            if future is None:
+            taken = self._take(self.readers[0])
+            if taken is None:
                 yield None
                 continue
-            item = future.result()
-            if item is None:
+            future, piece = taken
+            data = future.result()
+            if piece is None:
                 break
-            del future  # else it would be kept alive while the workers use it
+            item = piece.complete(data) if piece.complete else piece.item
+            del taken, future, piece, data  # else they would be kept alive while the workers use the item
             yield item
+            del item
         with self._changed:
             reader = self.readers.popleft()
             self._changed.notify_all()
@@ -121,24 +125,24 @@ class _Ahead(Generic[T]):
             for future, _ in reader.items:
                 future.cancel()
 
-    def _take(self, reader: _Reader[T]) -> Future[T | None] | None:
-        """Ask for the reader's next item; return None if it does not come within TICK_SECONDS."""
+    def _take(self, reader: _Reader[T]) -> tuple[Future[Any], Piece[T] | None] | None:
+        """Ask for the reader's next piece; return None if it does not come within TICK_SECONDS."""
         with self._changed:
             self._is_asked = True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: reader.items and reader.items[0][0].done(), TICK_SECONDS):
                 return None
             self._is_asked = False
-            future, n_bytes = reader.items.popleft()
-            self._count(reader, -n_bytes)
-        return future
+            future, piece = reader.items.popleft()
+            self._count(reader, -piece.n_bytes if piece else 0)
+        return future, piece
 
     def _run(self, reader: _Reader[T], make: Callable[[], Iterator[Piece[T]]]) -> None:
-        ended: Future[T | None] = Future()
+        ended: Future[None] = Future()
         try:
             pieces = make()
             while self._wait(lambda: self._may_ask(reader)) and (piece := next(pieces, None)):
-                self._put(reader, piece)
+                self._put(reader, piece, piece.begin or _nothing)
                 del piece
             ended.set_result(None)
         except BaseException as error:
@@ -146,18 +150,19 @@ class _Ahead(Generic[T]):
         with self._changed:
             reader.has_all = True
             self._changed.notify_all()
-        self._put(reader, Piece(None, 0, lambda: ended))
+        self._put(reader, None, lambda: ended)
 
     def _may_ask(self, reader: _Reader[T]) -> bool:
         return self._depth > 0 or (self._is_asked and not reader.items)
 
-    def _put(self, reader: _Reader[T], piece: Piece[Any]) -> None:
-        """Start to fetch an item as soon as there is room for it."""
+    def _put(self, reader: _Reader[T], piece: Piece[T] | None, begin: Callable[[], Future[Any]]) -> None:
+        """Begin to fetch what a piece needs as soon as there is room for it."""
+        n_bytes = piece.n_bytes if piece else 0
         with self._changed:
-            if self._wait(lambda: self._has_room(reader, piece.n_bytes)):
-                future = piece.begin() if piece.begin else _done(piece.item)
-                reader.items.append((future, piece.n_bytes))
-                self._count(reader, piece.n_bytes)
+            if self._wait(lambda: self._has_room(reader, n_bytes)):
+                future = begin()
+                reader.items.append((future, piece))
+                self._count(reader, n_bytes)
                 self._is_begun = True
                 future.add_done_callback(self._notify)
 
@@ -194,7 +199,7 @@ class _Ahead(Generic[T]):
             return not self._stop.is_set
 
 
-def _done(item: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(item)
+def _nothing() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
     return future

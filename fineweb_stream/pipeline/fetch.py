@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Chunks, Parquet, find_chunks, join_ranges, text_share
@@ -23,9 +22,6 @@ from ..remote.network import MAX_RANGE_BYTES, Data, Network
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import PrepareError
 from .ahead import Piece, read_ahead
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 STREAM_DEPTH, FETCH_DEPTH = 3, 1000
 """How many blocks of a stream wait ready; how many of a parquet file are requested, if there is room for them."""
@@ -159,21 +155,4 @@ def _fetched(source: Parquet, held: Sequence[tuple[Block, Chunks]]) -> Iterator[
     for block, chunks in held:
         n_bytes = chunks.ranges[0][0] - end + sum(stop - start for start, stop in chunks.ranges)
         end = chunks.ranges[-1][1]
-        yield Piece(block, n_bytes, functools.partial(_then, begin, functools.partial(give, block, chunks)))
-
-
-def _then(begin: Callable[[], Future[T]], use: Callable[[T], U]) -> Future[U]:
-    """Return a future for `use` of what `begin` starts. Cancelling it cancels the shared future of `begin`, too."""
-    future: Future[U] = Future()
-    shared = begin()
-
-    def pass_on(done: Future[T]) -> None:
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(use(done.result()))
-            except BaseException as error:
-                future.set_exception(error)
-
-    shared.add_done_callback(pass_on)
-    future.add_done_callback(lambda done: shared.cancel() if done.cancelled() else None)
-    return future
+        yield Piece(block, n_bytes, begin, functools.partial(give, block, chunks))
