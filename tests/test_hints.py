@@ -483,7 +483,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/headers.py", "f'ids are one row of {dtype.name} ({dtype.str})'"),
         ("token_files/headers.py", ") converts GPT-2"),
         ("token_files/headers.py", "'copy or make it again'"),
-        ("token_files/headers.py", "make"),
+        ("token_files/headers.py", "hint"),
         ("token_files/headers.py", "name the file that it belongs to, "),
         ("token_files/headers.py", "'name a file that prepare.py has made'"),
         ("token_files/joined.py", "hint"),

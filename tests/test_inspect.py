@@ -217,6 +217,12 @@ def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     text.write_text("Some text of a few words. " * 90)
     prepare(text, out, tokenizer="bytes", val_ratio=0.1, quiet=True)
     assert main(["inspect", str(out)]) == 0 and "assumed: " not in capsys.readouterr().out
+    for name, advice in (
+        (out / "prepare.json", "name the folder that it is in"),
+        (text, "encode it: python prepare.py"),
+    ):
+        assert main(["inspect", str(name)]) == 2
+        assert f"{name}: text, not a token file\n  {advice}" in capsys.readouterr().err
     alone.parent.mkdir()
     shutil.copy(out / "train.bin", alone)
     assert main(["inspect", str(alone)]) == 0

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..inputs.formats import is_own
 from ..output.index import is_index
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC
 from ..support.errors import InputError
@@ -116,13 +117,14 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
         raise InputError(
             f"{path}: an index of document ends, not a token file", f"name the file that it belongs to, {path.stem}"
         )
-    make = f"encode it: python prepare.py {quoted(str(path))} --out DIR"
     if n_bytes >= _MIN_TEXT_BYTES:
         for magic, kind in _FOREIGN.items():
             if re.match(magic, head, re.DOTALL):
                 raise InputError(f"{path}: {kind}, not a token file", "name a file that prepare.py has made")
         if _is_text(head):
-            raise InputError(f"{path}: text, not a token file", make)
+            make = f"encode it: python prepare.py {quoted(str(path))} --out DIR"
+            hint = "name the folder that it is in" if is_own(path.name) else make
+            raise InputError(f"{path}: text, not a token file", hint)
     ids = np.frombuffer(head[: len(head) // 16 * 16], np.dtype("<u2"))
     if dtype.itemsize == ids.itemsize and (n_id_bytes := _wider(ids)) and len(ids) >= _MIN_IDS:
         raise InputError(
