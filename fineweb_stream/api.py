@@ -103,7 +103,8 @@ def prepare(
     The parameters are those of the command line; `fit` is its `--for`, and `val` names files as `inputs` does. With
     `dry_run`, nothing is written, and the tokens in the result are estimates; `estimate()` returns more. With
     `executor`, any `concurrent.futures` executor does the encoding; with `cluster`, the workers of the Dask scheduler
-    at that address. With `quiet`, nothing is printed, only logged (logger `fineweb_stream`).
+    at that address. Messages are logged (logger `fineweb_stream`), and printed unless the script has configured logging
+    itself (its level INFO shows all of them) or asks for `quiet`.
 
     Raises `PrepareError` (`InputError`, `MemoryLimitError`, `DiskError`, `EngineError`, `RemoteError`), and
     `Interrupted` on a signal.

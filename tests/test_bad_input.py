@@ -543,7 +543,7 @@ def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
     for text, status in (("some words " * 99, 0), ("other words " * 99, 2)):
         piped = run_program("-", "--out", "piped", input=text)
         assert piped.returncode == status, piped.stderr
-    assert "standard input begins differently" in piped.stderr
+    assert "standard input has another first MiB" in piped.stderr
 
 
 def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:
@@ -611,6 +611,49 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "given, part",
+    [
+        ({"inputs": 5}, "5: not names of files"), ({"inputs": ["c.txt", None]}, "not names of files"),
+        ({"val": 5}, "5: not names of files"), ({"inputs": io.StringIO("c.txt")}, "an open file, not its name"),
+        ({"out": None}, "out=None: not the name of a folder"), ({"layout": [2]}, "layout=[2]: not a string"),
+        ({"layout": None}, "layout=None: not a string"),
+    ],
+)  # fmt: skip
+def test_what_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], part: str) -> None:
+    """What a script hands over in place of a name is refused by its value."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.txt").write_text("text " * 99)
+    with pytest.raises(InputError) as caught:
+        prepare(**({"inputs": "c.txt", "out": "out", "quiet": True} | given))
+    assert part in caught.value.message and not Path("out").exists()
+
+
+def test_a_file_that_is_named_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is read twice, which is said; and a run that named it once does not take that for another order."""
+    for name in ("a", "b"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [f"{name} {text}" for text in GOOD])
+    prepare(tmp_path, tmp_path / "out", quiet=True)
+    assert "more than once" not in caplog.text
+    for inputs, twice in (([tmp_path, tmp_path], "a.jsonl, "), ([tmp_path / "b.jsonl", tmp_path], "b.jsonl")):
+        caplog.clear()
+        result = prepare(inputs, tmp_path / "twice", quiet=True, overwrite=True)
+        assert f"more than once: {twice}" in caplog.text
+        assert result.train_documents + result.val_documents == len(GOOD) * (3 + (inputs[0] == tmp_path))
+    with pytest.raises(InputError, match="not as often"):
+        prepare(tmp_path, tmp_path / "twice", quiet=True)
+
+
+def test_zero_bytes_in_jsonl_are_a_bad_line(tmp_path: Path) -> None:
+    """What a torn write leaves in a jsonl file is named with its line, or skipped."""
+    path = write_jsonl(tmp_path / "c.jsonl", GOOD)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\n\0\0\0\0\n", 1))
+    with pytest.raises(InputError, match=r"c\.jsonl, line 2 .*: not JSON"):
+        prepare(path, tmp_path / "out", quiet=True)
+    result = prepare(path, tmp_path / "out", skip_bad=True, quiet=True)
+    assert result.train_documents + result.val_documents == len(GOOD)
 
 
 ODD = [0, -1, 1.5, float("nan"), "1,5", "", True, None, 10**30, "x", (), np.float32("inf")]

@@ -309,7 +309,7 @@ def test_what_was_compared_of_a_pipe(n: int, monkeypatch, tmp_path, caplog) -> N
         standard_input._HEAD.clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((text + other).encode())))
         if n == 20 and other:  # all of it was compared
-            with pytest.raises(InputError, match="standard input begins differently"):
+            with pytest.raises(InputError, match="standard input has another first MiB"):
                 prepare("-", tmp_path / "out", val_ratio=0.1)
         else:
             prepare("-", tmp_path / "out", val_ratio=0.1)

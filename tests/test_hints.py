@@ -333,6 +333,10 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "What only a script can pass: the hint lists what there is.": [
         ("api.py", "'it has its own text: leave one out'"),
         ("api.py", "'give it one of concurrent.futures'"),
+        ("inputs/discover.py", "'give the name; - is standard input'"),
+        ("inputs/discover.py", "'give a name, or a list of names'"),
+        ("output/files.py", "out='.' is the current folder"),
+        ("token_files/loader.py", "open it first: open_tokens("),
         ("api.py", "write it like cluster="),
         ("support/units.py", "'write True or False'"),
         ("inputs/discover.py", "'check the name'"),

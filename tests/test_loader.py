@@ -142,6 +142,16 @@ def test_numbers_that_make_no_sense(options: dict[str, Any], message: str) -> No
     assert message in str(caught.value)
 
 
+def test_a_path_is_not_its_tokens(tmp_path: Path) -> None:
+    """Who hands over a path is told what opens it, and that works."""
+    np.arange(101, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    for path in (str(tmp_path), tmp_path):
+        with pytest.raises(InputError) as caught:
+            batches(path, 5, 1)
+    call = caught.value.hint.removeprefix("open it first: ")
+    assert len(batches(eval(call, {"open_tokens": open_tokens}), 5, 1)) == 20
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "1,5", "", True, None, 10**30, np.int64(3)])
 @pytest.mark.parametrize("name", ["block_size", "batch_size", "seed", "rank", "world_size", "epoch", "start"])
 def test_odd_numbers(name: str, value: Any) -> None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,10 +41,15 @@ DEFAULT_CORPUS = "fineweb-edu:sample-10BT"
 
 
 def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
-    """Return one or several inputs, as a caller gives them, as a list of names. Raises `InputError` for ""."""
+    """Return one or several inputs, as a caller gives them, as a list of names. Raises `InputError` for no names."""
     if isinstance(inputs, str | bytes | os.PathLike):
         inputs = [inputs]
-    names = [os.fsdecode(name) for name in inputs or ()]
+    if hasattr(inputs, "read"):
+        raise InputError(f"{inputs!r}: an open file, not its name", "give the name; - is standard input")
+    try:
+        names = [os.fsdecode(name) for name in inputs or ()]
+    except TypeError as error:
+        raise InputError(f"{inputs!r}: not names of files ({error})", "give a name, or a list of names") from None
     if "" in names:
         raise InputError("an input without a name", "is a shell variable empty? . is the current folder")
     if bad := next((name for name in names if "\0" in name), ""):
@@ -71,6 +77,8 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
         raise InputError("no input named", "name files, folders or globs, or - for standard input")
     if names.count(STDIN) > 1:
         raise InputError("standard input is named twice", "it can be read once")
+    if twice := [Path(path) for path, n in Counter(os.path.normpath(i.path) for i in inputs).items() if n > 1]:
+        log.warning("note: read as often as named, more than once: %s", name_some(twice))
     return inputs
 
 

@@ -11,7 +11,7 @@ import re
 
 from ..support.redact import python_command
 from .codecs import CODECS
-from .json_kinds import find_json, find_strings, is_object
+from .json_kinds import find_json, find_strings, is_json_lines, is_object
 from .kind import Foreign
 from .markup import find_markup
 from .tables import find_table
@@ -155,7 +155,7 @@ def _find_encoding(head: bytes) -> Foreign | None:
             return _encoded(name, head.decode(name, "replace"))
     if re.search(rb"\x1b\$[@B]([!-~]{2})+\x1b\(", head):
         return _encoded("iso-2022-jp", "")
-    if b"\0" not in head:
+    if b"\0" not in head or is_json_lines(head):  # damaged lines are reported by the reader
         return None
     for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
         try:

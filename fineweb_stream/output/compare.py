@@ -138,10 +138,10 @@ def _differences(
     for path in here:
         if path in was and not _is_same(was[path], here[path]):
             if here[path].is_stdin:
-                found.append(f"standard input begins differently{why}")
+                found.append(f"standard input has another first MiB{why}")
             else:
                 found.append(f"the input {path} changed: {_describe(was[path])}, now {_describe(here[path])}{why}")
-    return found or [f"the inputs were named in another order{why}"]
+    return found or [f"the inputs were named in another order, or not as often{why}"]
 
 
 def _is_share_of_other_text(record: Record, now: list[Input]) -> bool:

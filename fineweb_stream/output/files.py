@@ -50,7 +50,9 @@ _warn_once = functools.cache(log.warning)
 
 
 def as_folder(name: str | os.PathLike[str]) -> Path:
-    """Return the output folder that a caller names. Raises `InputError` for "", a URL, or a null character."""
+    """Return the output folder that a caller names. Raises `InputError` for no name, a URL, or a null character."""
+    if not isinstance(name, str | bytes | os.PathLike):
+        raise InputError(f"out={name!r}: not the name of a folder", "out='.' is the current folder")
     text = os.fsdecode(name)
     if not text:
         raise InputError("--out without a name", "is a shell variable empty? . is the current folder")

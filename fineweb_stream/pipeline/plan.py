@@ -175,9 +175,11 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
     if (n_shards := train // settings.shard_tokens) > MANY_SHARDS:
         lines.append(f"warning: --shard-tokens {settings.shard_tokens:,} makes about {n_shards:,} files")
     if advice := larger_ratio(train + val, val, settings, sampled.has_documents):
+        ratio = f"{advice:.2g}"
+        _, n_given = sampled.splits(replace(settings, val_ratio=float(ratio)))
         lines.append(
             f"warning: {layout.val_name} will have about {val:,} tokens, too few to tell small differences:"
-            f" --val-ratio {advice:.2g} gives about {float(f'{advice:.2g}') * (train + val):,.0f} (with --overwrite)"
+            f" --val-ratio {ratio} gives about {n_given:,} (with --overwrite)"
         )
     return lines
 

@@ -115,12 +115,12 @@ class Settings:
     val_at: str = "start"
 
     def __post_init__(self) -> None:
+        self._check_strings()
         if self.shard_tokens is None:
             object.__setattr__(self, "shard_tokens", LAYOUTS.get(self.layout, NANOGPT).shard_tokens)
         for name, parse in _PARSERS.items():
             if getattr(self, name) is not None or name not in ("val_tokens", "max_tokens"):
                 object.__setattr__(self, name, read_as(name, getattr(self, name), parse))
-        self._check_strings()
         self.tokenizer.check_engine(self.engine)
         self._check_choices()
         if self.fit is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,9 @@ class Batches:
     drop_last: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if isinstance(self.tokens, str | os.PathLike):
+            path = os.fspath(self.tokens)
+            raise InputError(f"tokens={path!r}: a path, not tokens", f"open it first: open_tokens({path!r})")
         least = {"block_size": 1, "batch_size": 1, "seed": None, "rank": 0, "world_size": 1, "epoch": 0, "start": 0}
         for name, n in least.items():
             parse = functools.partial(parse_whole, least=n)
