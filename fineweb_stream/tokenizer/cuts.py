@@ -86,28 +86,22 @@ def _character_start(data: bytes, position: int) -> int:
     return position
 
 
-def _find_by(*searches: Find) -> Find:
-    """Return a `Find` that tries each search in turn on a short range, then on ever longer ones."""
+def _find_by(*patterns: re.Pattern[str], then: Find | None = None) -> Find:
+    """Return a `Find` that tries each pattern in turn, then another way, on a short range and on ever longer ones."""
 
     def find(text: str, start: int, stop: int) -> int | None:
         start, width = max(start, 1), 4096
         while start < stop:
             end = min(start + width, stop)
-            for search in searches:
-                if cut := search(text, start, end):
-                    return cut
+            for pattern in patterns:
+                if match := pattern.search(text, start, end):
+                    return match.start()
+            if then and (cut := then(text, start, end)):
+                return cut
             start, width = end, width * 8
         return None
 
     return find
-
-
-def _place_of(pattern: re.Pattern[str]) -> Find:
-    def search(text: str, start: int, stop: int) -> int | None:
-        match = pattern.search(text, start, stop)
-        return match.start() if match else None
-
-    return search
 
 
 def _find_class_change(text: str, start: int, end: int) -> int | None:
@@ -152,14 +146,12 @@ class CutRule:
     in_ascii: re.Pattern[bytes] | None = None
 
 
-GPT2_CUTS = CutRule("gpt2", _find_by(_place_of(_SPACE_AFTER_TEXT), _find_class_change), _SPACE_AFTER_TEXT_IN_ASCII)
-WORD_CUTS = CutRule(
-    "words", _find_by(_place_of(_TAB_OR_SPACE_AFTER_VISIBLE), _place_of(_AFTER_WORD)), _SPACE_AFTER_VISIBLE_IN_ASCII
-)
-SPACE_CUTS = CutRule("spaces", _find_by(_place_of(_SPACE_AFTER_VISIBLE)), _SPACE_AFTER_VISIBLE_IN_ASCII)
+GPT2_CUTS = CutRule("gpt2", _find_by(_SPACE_AFTER_TEXT, then=_find_class_change), _SPACE_AFTER_TEXT_IN_ASCII)
+WORD_CUTS = CutRule("words", _find_by(_TAB_OR_SPACE_AFTER_VISIBLE, _AFTER_WORD), _SPACE_AFTER_VISIBLE_IN_ASCII)
+SPACE_CUTS = CutRule("spaces", _find_by(_SPACE_AFTER_VISIBLE), _SPACE_AFTER_VISIBLE_IN_ASCII)
 """For a vocabulary with added tokens that match before its pattern; none may have a space after another character."""
 
-ANY_CUTS = CutRule("anywhere", _find_by(_place_of(_BETWEEN_CHARACTERS)))
+ANY_CUTS = CutRule("anywhere", _find_by(_BETWEEN_CHARACTERS))
 NO_CUTS = CutRule("none", None)
 
 CUT_RULES = {rule.name: rule for rule in (GPT2_CUTS, WORD_CUTS, SPACE_CUTS, ANY_CUTS, NO_CUTS)}
