@@ -28,7 +28,6 @@ from dataclasses import dataclass
 # Unicode's White_Space, as the pattern's \s. Python's str.isspace() and \s also count \x1c-\x1f.
 WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
-_SPACE_AFTER_TEXT_IN_ASCII = re.compile(rb"(?<=[!-~])[ \n]")
 WHITESPACE_RUN = re.compile(f"[{WHITESPACE}]{{100000,}}")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
 # Skips a run of one class at once: letters (Latin, Han, Hangul), digits, other ASCII, whitespace.
@@ -39,7 +38,6 @@ _LETTER = "A-Za-zÀ-ÖØ-öø-ɏА-ҁא-תؠ-ي\u0904-\u0939ก-ะぁ-ゖァ-�
 _SIGN = r"!-&(-/:-@\[-`{-~、。「」，：；！？（）"
 _TAB_OR_SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}])[ \t]")
 _SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}]) ")
-_SPACE_AFTER_VISIBLE_IN_ASCII = re.compile(rb"(?<=[!-~]) ")
 _AFTER_WORD = re.compile(rf"(?<=[{_LETTER}0-9])[\r\n{_SIGN}]|(?<=[{_LETTER}])[0-9]|(?<=[0-9])[{_LETTER}]")
 _BETWEEN_CHARACTERS = re.compile("(?<=[^\r\ud800-\udfff])[^\ud800-\udfff]")
 
@@ -69,8 +67,6 @@ def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
     width = 4096
     while start < len(data) and rule.find:
         stop = _character_start(data, min(start + width, len(data)))
-        if rule.in_ascii and (match := rule.in_ascii.search(data, start, stop)):
-            return match.start()
         before = _character_start(data, start - 1)
         text = data[before:stop].decode("utf-8")
         if cut := rule.find(text, 1, len(text)):
@@ -132,8 +128,6 @@ def _kind(char: str) -> str:
 class CutRule:
     """Where a text may be cut; `find` is None if no place is known to be safe.
 
-    `in_ascii` finds the most frequent kind of cut directly in bytes.
-
     >>> find = GPT2_CUTS.find
     >>> find("several words here", 3, 18), find("中文，没有空格", 1, 7), find("oneword", 3, 7)
     (7, 2, None)
@@ -143,12 +137,11 @@ class CutRule:
 
     name: str
     find: Find | None
-    in_ascii: re.Pattern[bytes] | None = None
 
 
-GPT2_CUTS = CutRule("gpt2", _find_by(_SPACE_AFTER_TEXT, then=_find_class_change), _SPACE_AFTER_TEXT_IN_ASCII)
-WORD_CUTS = CutRule("words", _find_by(_TAB_OR_SPACE_AFTER_VISIBLE, _AFTER_WORD), _SPACE_AFTER_VISIBLE_IN_ASCII)
-SPACE_CUTS = CutRule("spaces", _find_by(_SPACE_AFTER_VISIBLE), _SPACE_AFTER_VISIBLE_IN_ASCII)
+GPT2_CUTS = CutRule("gpt2", _find_by(_SPACE_AFTER_TEXT, then=_find_class_change))
+WORD_CUTS = CutRule("words", _find_by(_TAB_OR_SPACE_AFTER_VISIBLE, _AFTER_WORD))
+SPACE_CUTS = CutRule("spaces", _find_by(_SPACE_AFTER_VISIBLE))
 """For a vocabulary with added tokens that match before its pattern; none may have a space after another character."""
 
 ANY_CUTS = CutRule("anywhere", _find_by(_BETWEEN_CHARACTERS))
