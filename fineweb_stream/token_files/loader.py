@@ -22,8 +22,6 @@ from ..tokenizer.ids import Ids
 from .joined import Tokens
 
 _ROUNDS = 4
-_PLACES_AT_ONCE = 1 << 13
-"""Positions of the order computed at a time: a NumPy call costs more than its numbers."""
 
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
@@ -99,14 +97,10 @@ class Batches:
         tokens = self.tokens
         if isinstance(tokens, np.memmap):
             tokens = tokens.view(np.ndarray)  # slices nine times as fast
-        at_once = max(_PLACES_AT_ONCE // self.batch_size, 1)
-        for first in range(self.start, self.n_steps, at_once):
-            bounds = [self._places(step) for step in range(first, min(first + at_once, self.n_steps))]
-            places = np.concatenate([np.arange(*pair, dtype=np.uint64) for pair in bounds])
+        for step in range(self.start, self.n_steps):
+            places = np.arange(*self._places(step), dtype=np.uint64)
             windows = shuffled(places, self.n_windows, self.seed, self.epoch).astype(np.int64)
-            ends = np.cumsum([stop - begin for begin, stop in bounds])
-            for own in np.split(windows * self.block_size, ends[:-1]):
-                yield self._read(tokens, own.tolist())
+            yield self._read(tokens, (windows * self.block_size).tolist())
 
     def _places(self, step: int) -> tuple[int, int]:
         """Return the range of this rank's positions in a step; the ranks' numbers differ by at most one."""
