@@ -142,9 +142,6 @@ class Changes:
             yield from (Change(*change) for change in json.loads(zlib.decompress(packed)))
         yield from self._last
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Changes | list) and list(self) == list(other)
-
     def append(self, change: Change) -> None:
         """Add a change at the end."""
         self._last.append(change)
