@@ -44,11 +44,8 @@ SIGNATURE_BYTES = 28
 MAX_BLOCK_ROWS = 50_000
 """The most rows of a block, or of a row group that is read whole: tiny documents take more memory than their text."""
 
-MAX_BATCH_ROWS, BATCH_BYTES = 16, 4096
-"""How many rows, or how much text on average, are decoded at a time: little, because any of the rows may be huge."""
-
-MAX_BATCH_BYTES = 16 << 20
-"""How much text these rows may have if each is as large as the largest page; a single row may have more."""
+MAX_BATCH_ROWS, MAX_BATCH_BYTES = 16, 16 << 20
+"""How many rows of a large row group are decoded at a time, and how much text if each is a page of the largest size."""
 
 MAX_HELD = 500
 """How many arrays a block collects before they are joined: each takes a kB besides its text."""
@@ -208,25 +205,25 @@ class Parquet(Source):
         """Yield the texts of a row group a few at a time; one by one if these have more than `block_bytes`."""
         import pyarrow as pa
 
-        footer, chunk = self.footer, self.footer.chunk(group)
-        first, stop = footer.first_rows[group : group + 2]
-        mean_bytes, largest = _text_sizes(self)[group] // max(stop - first, 1), self._largest_page(first, stop, chunk)
-        n_rows = min(BATCH_BYTES // max(mean_bytes, 1), MAX_BATCH_ROWS, MAX_BATCH_BYTES // max(largest, 1))
-        with open_file(self.input, self.network, is_stream=True, stop=byte_range(chunk)[1]) as file:
+        footer, stop = self.footer, byte_range(self.footer.chunk(group))[1]
+        n_rows = min(MAX_BATCH_BYTES // max(self._largest_page(group), 1), MAX_BATCH_ROWS)
+        with open_file(self.input, self.network, is_stream=True, stop=stop) as file:
             parquet = _open(file, footer.metadata, buffer_bytes=STREAM_BUFFER_BYTES)
             for batch in parquet.iter_batches(max(n_rows, 1), [group], [footer.name], use_threads=False):
                 texts = take_column(batch, footer.name).cast(pa.large_binary())
                 is_much = texts.nbytes > block_bytes
                 yield from (texts.slice(i, 1) for i in range(len(texts))) if is_much else [texts]
 
-    def _largest_page(self, first: int, stop: int, chunk: pq.ColumnChunkMetaData) -> int:
+    def _largest_page(self, group: int) -> int:
         """Return about how large the largest page is (bytes). Raises `MemoryLimitError` if it is too large."""
-        limit, n_bytes = self.options.max_document_bytes, int(chunk.total_uncompressed_size)
+        chunk, limit = self.footer.chunk(group), self.options.max_document_bytes
+        n_bytes = int(chunk.total_uncompressed_size)
         if self.input.is_remote and (limit is None or n_bytes <= limit):
             return n_bytes  # no page is larger; to measure them takes a request for each
         with open_file(self.input, self.network) as file:
             largest = measure(file, chunk, 2 if self.input.is_remote else None).largest
         if limit is not None and largest > limit:
+            first, stop = self.footer.first_rows[group : group + 2]
             raise MemoryLimitError(
                 f"{self.input.shown}, rows {first + 1:,} to {stop:,}: a page of {format_size(largest)}, which has"
                 f" to be decoded whole, but the memory budget has room for one of {format_size(limit)}",
