@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .blocks import Batch
-from .column import batch_of_array
+from .column import batch_of_array, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +87,7 @@ def _parse(data: bytes, columns: list[str]) -> pa.LargeStringArray | None:
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
         column = table.column(0) if len(columns) == 1 else pc.coalesce(*map(table.column, columns))
-        array = column.combine_chunks()
-        array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+        array = joined(column.chunks)
         array.validate(full=True)
     except pa.ArrowException:
         return None

@@ -92,8 +92,7 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
     import pyarrow.compute as pc
 
     column = column.cast(pa.large_binary())  # a cast of bytes to strings would validate them
-    chunks = column.chunks or [pa.array([], column.type)]
-    array = (chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)).view(pa.large_string())
+    array = joined(column.chunks or [pa.array([], column.type)]).view(pa.large_string())
     n_bytes = pc.sum(pc.binary_length(array)).as_py() or 0  # of text alone: the same however blocks are cut
     try:
         array.validate(full=True)
@@ -101,6 +100,13 @@ def read_column(column: pa.ChunkedArray, name: str, options: ReadOptions) -> Bat
     except pa.ArrowInvalid:
         is_plain = False
     return batch_of_array(array, n_bytes) if is_plain else _read_each(array, n_bytes, name, options)
+
+
+def joined(arrays: list[pa.Array]) -> pa.Array:
+    """Return arrays as one, without a copy if there is only one."""
+    import pyarrow as pa
+
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def batch_of_array(array: pa.LargeStringArray, n_bytes: int) -> Batch:

@@ -21,7 +21,7 @@ from ..support.model import Change, Changes, Input
 from ..support.ranged import RangedFile
 from ..support.units import format_size
 from .blocks import Batch, Block, Source, batch_of
-from .column import choose_column, find_field, read_column, repeated_bytes, take_column
+from .column import choose_column, find_field, joined, read_column, repeated_bytes, take_column
 from .parquet_pages import DICTIONARY, PLAIN, Pages, byte_range, decoded_bytes, measure
 from .storage import SAMPLE_BYTES, open_file
 
@@ -48,7 +48,7 @@ MAX_BATCH_ROWS, MAX_BATCH_BYTES = 16, 16 << 20
 """How many rows of a large row group are decoded at a time, and how much text if each is a page of the largest size."""
 
 MAX_HELD = 500
-"""How many arrays a block collects before they are joined: each takes a kB besides its text."""
+"""How many arrays of a few rows a block collects before they are joined: each takes a kB besides its text."""
 
 MAX_GROWTH = 2
 """A block with more than this many times the planned text is cut again."""
@@ -134,10 +134,12 @@ class Parquet(Source):
 
     def read(self, block: Block) -> Batch:
         """Read the block's rows, or take those that it carries."""
+        import pyarrow as pa
+
         if isinstance(block.data, Change):
             return batch_of([], 0, block.data.n, Changes([block.data]))
         if block.data is not None and not isinstance(block.data, Chunks):
-            return read_column(block.data, self.footer.name, self.options)
+            return read_column(pa.chunked_array([block.data]), self.footer.name, self.options)
         chunks = block.data or find_chunks(self, block)
         footer = chunks.footer
         with chunks.open(self) as file, _damage_named(self.input, block.start, block.stop):
@@ -191,14 +193,14 @@ class Parquet(Source):
                     continue
                 texts = texts.slice(max(start - row, 0))
                 if held and n_bytes + texts.nbytes > block_bytes:  # a longer row is a block: it may be too large
-                    yield self._block(held_row, row, n_bytes, _joined(held))
+                    yield self._block(held_row, row, n_bytes, joined(held))
                     held, n_bytes, held_row = [], 0, row
                 held.append(texts)
                 n_bytes += texts.nbytes
                 if len(held) > MAX_HELD:
-                    held = _joined(held).chunks
+                    held = [joined(held)]
             if held:
-                yield self._block(held_row, next_row, n_bytes, _joined(held))
+                yield self._block(held_row, next_row, n_bytes, joined(held))
             _check_rows(self.input, first_row, stop, next_row - first_row)
 
     def _decode(self, group: int, block_bytes: int) -> Iterator[pa.Array]:
@@ -240,13 +242,6 @@ def _first_of(blocks: Iterator[Block], n_bytes: int) -> Iterator[Block]:
         n_bytes -= block.n_bytes
         if n_bytes <= 0:
             return
-
-
-def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
-    """Join arrays of a few rows each: with tiny documents they take several times the memory of their text."""
-    import pyarrow as pa
-
-    return pa.chunked_array(arrays if len(arrays) == 1 else [pa.concat_arrays(arrays)])
 
 
 def _read_groups(file: BinaryIO, chunks: Chunks, pages: Sequence[Pages], max_bytes: float) -> pa.Table:

@@ -27,15 +27,12 @@ def find_table(head: bytes, suffix: str = "") -> Foreign | None:
     """
     text = head.decode("utf-8-sig", "replace")
     first, is_cut = text.lstrip().partition("\n")[0], len(head) >= HEAD_BYTES
-    delimiters = _TABLE_NAMES.get(suffix, ",\t;|")
+    is_named, delimiters = suffix in _TABLE_NAMES, _TABLE_NAMES.get(suffix, ",\t;|")
     for delimiter in filter(first.__contains__, delimiters):
         rows, options = _rows(text, delimiter, is_cut)
-        if _is_table(rows, delimiter) or (suffix in _TABLE_NAMES and _is_even(rows)):
-            return _table(rows, delimiter, options)
-    if suffix not in _TABLE_NAMES:
-        return None
-    rows, options = _rows(text, delimiters[0], is_cut)
-    return _table(rows, delimiters[0], options)
+        if _is_table(rows, delimiter) or (is_named and _is_even(rows)):
+            return _table(delimiter, rows, options)
+    return _table(delimiters[0], *_rows(text, delimiters[0], is_cut)) if is_named else None
 
 
 def _rows(text: str, delimiter: str, is_cut: bool) -> tuple[list[list[str]], str]:
@@ -82,7 +79,7 @@ def _is_table(rows: list[list[str]], delimiter: str) -> bool:
     return are_filled and (delimiter == "\t" or all(row[0].isdecimal() for row in rows))
 
 
-def _table(rows: list[list[str]], delimiter: str, options: str) -> Foreign:
+def _table(delimiter: str, rows: list[list[str]], options: str) -> Foreign:
     kind = {",": "CSV", "\t": "TSV"}.get(delimiter, f"separated by {delimiter}")
     has_header = _has_header(rows)
     reader, row = ("DictReader", "r") if has_header else ("reader", "dict(enumerate(r))")
