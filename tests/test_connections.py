@@ -115,7 +115,6 @@ def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None)
     assert time.monotonic() - start < 5
     timer.join()
     assert read(server, 0, 10) == DATA[:10]
-    assert any(thread.name.startswith("fetch") for thread in threading.enumerate())
     fetcher.close()
     while any(thread.name.startswith("fetch") for thread in threading.enumerate()):
         assert time.monotonic() - start < 5

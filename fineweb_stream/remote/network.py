@@ -6,9 +6,8 @@ something is read from a network.
 
 from __future__ import annotations
 
-import functools
+import heapq
 import itertools
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -77,12 +76,10 @@ class Fetcher:
         self.n_readers = 0  # open readers that prefetch
         self.closed = Cancel()
         self._web: Web | None = None
-        self._jobs: queue.PriorityQueue[tuple[float, int, Future[Any], Callable[[], Any] | None]] = (
-            queue.PriorityQueue()
-        )
+        self._jobs: list[tuple[float, int, Future[Any], Callable[[], Any]]] = []  # a heap
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._n_threads = self._n_unfinished = 0
+        self._n_threads = 0
 
     def __enter__(self) -> Fetcher:
         return self
@@ -93,8 +90,6 @@ class Fetcher:
     def close(self) -> None:
         """Cancel all requests and close all connections."""
         self.closed.set()
-        for _ in range(self._n_threads):
-            self._jobs.put((-1, next(self._numbers), Future(), None))
         if self._web:
             self._web.close()
 
@@ -119,33 +114,27 @@ class Fetcher:
         """Let a thread call `job`; jobs with a lower priority number come first."""
         future: Future[T] = Future()
         with self._lock:
-            self._n_unfinished += 1
-            if self._n_threads < min(self._n_unfinished, self.n_connections):
+            heapq.heappush(self._jobs, (priority, next(self._numbers), future, job))
+            if self._n_threads < self.n_connections:
                 self._n_threads += 1
                 # A daemon, because Python waits for other threads at exit, and a connection may hang for long.
                 threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
-            self._jobs.put((priority, next(self._numbers), future, job))
         return future
 
     def _work(self) -> None:
+        """Do jobs until there are no more, or more threads than connections."""
         while True:
-            _, _, future, job = self._jobs.get()
-            if job is None:
-                return
-            done: Callable[[], object] = object
+            with self._lock:
+                if not self._jobs or self._n_threads > self.n_connections:
+                    self._n_threads -= 1
+                    return
+                _, _, future, job = heapq.heappop(self._jobs)
             if future.set_running_or_notify_cancel():
                 try:
-                    done = functools.partial(future.set_result, job())
+                    future.set_result(job())
                 except BaseException as error:
-                    done = functools.partial(future.set_exception, error)
-            with self._lock:
-                self._n_unfinished -= 1
-                is_left = self._n_threads > self.n_connections
-                self._n_threads -= is_left
-            done()
-            if is_left:
-                return
-            del future, job, done  # an idle thread must not hold data
+                    future.set_exception(error)
+            del future, job
 
     def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[Data]:
         """Start to fetch all bytes from `start` to `stop` (see `Web.fetch`)."""
