@@ -308,6 +308,8 @@ def _stdin(asked: str | None, network: Network) -> Input:
 
 def _meant(path: Path) -> str:
     """Return a hint for a path that does not exist."""
+    if os.path.exists(home := os.path.expanduser(path)) and path.parts[0].startswith("~"):
+        return f"did you mean {quoted(str(home))}?"
     with contextlib.suppress(OSError):
         names = {name.casefold(): name for name in os.listdir(path.parent)}
         if near := difflib.get_close_matches(path.name.casefold(), names, 1, 0.8):

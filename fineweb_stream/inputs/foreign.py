@@ -16,11 +16,6 @@ from .kind import Foreign
 from .markup import find_markup
 from .tables import find_table
 
-_BYTE_ORDER_MARKS = {  # UTF-32 first: one of its marks begins with one of UTF-16's
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
-
 
 def _to_parquet(kind: str, module: str, read: str) -> Foreign:
     code = (
@@ -150,22 +145,23 @@ def _is_tar(head: bytes) -> bool:
 
 def _find_encoding(head: bytes) -> Foreign | None:
     """Recognize UTF-16 and UTF-32 by byte-order marks or zero bytes, ISO-2022-JP by its escapes; or binary data."""
-    for name, marks in _BYTE_ORDER_MARKS.items():
-        if head.startswith(marks):
-            return _encoded(name, head.decode(name, "replace"))
     if re.search(rb"\x1b\$[@B]([!-~]{2})+\x1b\(", head):
         return _encoded("iso-2022-jp", "")
-    if b"\0" not in head or is_json_lines(head):  # damaged lines are reported by the reader
+    if is_json_lines(head):  # the reader reports damaged lines
         return None
-    for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
+    if b"\0" not in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return None
+    for name in ("utf-32le", "utf-32be", "utf-16le", "utf-16be"):
         try:
             text = codecs.getincrementaldecoder(name)().decode(head)
         except UnicodeDecodeError:
             continue
+        if text.startswith("\ufeff"):
+            return _encoded(name[:6], text)
         n_spaces = sum(map(text.count, " \n\u3000\u3002"))
         n_known = sum(c.isprintable() or c in "\n\r\t" for c in text)
         if n_spaces * 100 >= len(text) and n_known * 100 >= 97 * len(text) > 0:
-            return _encoded(name.replace("-le", "le").replace("-be", "be"), text)
+            return _encoded(name, text)
     return Foreign(
         "binary data",
         hint="name text, jsonl or parquet files; to read it as text anyway: --format text --errors replace",

@@ -58,7 +58,7 @@ def as_folder(name: str | os.PathLike[str]) -> Path:
         raise InputError("--out without a name", "is a shell variable empty? . is the current folder")
     if "://" in text or "\0" in text:
         raise InputError(f"--out {text}: not a folder on this machine", "name one, and copy the outputs from there")
-    return Path(text)
+    return Path(os.path.expanduser(text))  # a shell leaves the ~ in --out=~/data
 
 
 def part_path(path: Path, run: str = "") -> Path:
