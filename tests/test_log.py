@@ -110,3 +110,26 @@ def test_iter_ids_logs_each_skipped_file(tmp_path: Path, caplog: pytest.LogCaptu
     caplog.clear()
     assert sum(map(len, iter_ids([good, *bad], skip_bad=True))) == 3 * 9
     assert (len(caplog.records), caplog.messages[-1]) == (11, "220 records are skipped or changed")
+
+
+def test_two_runs_in_threads_are_both_printed(tmp_path: Path) -> None:
+    """Whichever ends first, all that either has to say is printed, each line once."""
+    script = """
+import threading
+from fineweb_stream.support.log import has_listener, log, printed
+begun, ended = threading.Barrier(2), threading.Event()
+def run(name, is_last):
+    with printed():
+        begun.wait()
+        if is_last:
+            ended.wait()
+        log.info(f"{name} is done")
+    ended.set()
+threads = [threading.Thread(target=run, args=(name, name == "second")) for name in ("first", "second")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+log.warning("after both")
+assert not has_listener() and log.level == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("first is done\nsecond is done\n", "")

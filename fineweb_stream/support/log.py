@@ -12,12 +12,14 @@ import io
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 
 from .errors import DiskError
 from .redact import escape
 
 log = logging.getLogger("fineweb_stream")
+_changing = threading.Lock()
 log.addHandler(logging.NullHandler())  # else Python itself prints warnings
 
 
@@ -31,9 +33,11 @@ log.addFilter(_escape)
 
 
 class Printer(logging.Handler):
-    """Prints each message on standard output at once; `lost` is the last error in doing so."""
+    """Prints each message on standard output at once, for `n_users`; `lost` is the last error in doing so."""
 
     lost: OSError | None = None
+    n_users = 0
+    level_before = logging.NOTSET
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message."""
@@ -53,18 +57,22 @@ def say(lines: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def printed() -> Iterator[Printer]:
-    """Print the messages that are logged inside this block, unless they are printed already."""
-    if printers := [handler for handler in log.handlers if isinstance(handler, Printer)]:
-        yield printers[0]
-        return
-    printer, level = Printer(), log.level
-    log.addHandler(printer)
-    log.setLevel(logging.INFO)
+    """Print the messages that are logged inside this block, each once; several threads may be in such a block."""
+    with _changing:
+        printer = next((handler for handler in log.handlers if isinstance(handler, Printer)), Printer())
+        if not printer.n_users:
+            log.addHandler(printer)
+            printer.level_before = log.level
+            log.setLevel(logging.INFO)
+        printer.n_users += 1
     try:
         yield printer
     finally:
-        log.removeHandler(printer)
-        log.setLevel(level)
+        with _changing:
+            printer.n_users -= 1
+            if not printer.n_users:
+                log.removeHandler(printer)
+                log.setLevel(printer.level_before)
 
 
 def hold_output(errors: str) -> None:
@@ -101,6 +109,6 @@ def flush_output(program: str, status: int, is_all: bool = True, lost: OSError |
 
 
 def has_listener() -> bool:
-    """Tell whether this logger or the root logger has a handler that does something."""
+    """Tell whether a script has given this logger or the root logger a handler that does something."""
     handlers = log.handlers + (logging.getLogger().handlers if log.propagate else [])
-    return any(not isinstance(handler, logging.NullHandler) for handler in handlers)
+    return any(not isinstance(handler, logging.NullHandler | Printer) for handler in handlers)
