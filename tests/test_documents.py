@@ -216,9 +216,9 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     before, peak = psutil.Process().memory_info().rss, 0
     pieces = documents._iter_ends
 
-    def watched(tokens: Any) -> Any:
+    def watched(*arguments: Any) -> Any:
         nonlocal peak
-        for ends in pieces(tokens):
+        for ends in pieces(*arguments):
             peak = max(peak, psutil.Process().memory_info().rss)
             yield ends
 

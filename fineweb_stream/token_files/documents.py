@@ -110,13 +110,7 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
                 return len(Documents([path]))
     with files.disk_errors(index):
         index.parent.mkdir(exist_ok=True)
-
-    def pieces() -> Iterator[bytes]:
-        for ends in _iter_ends(tokens):
-            cancel.check()
-            yield ends.astype(END_DTYPE).tobytes()
-
-    files.write_whole(index, pieces())
+    files.write_whole(index, (ends.astype(END_DTYPE).tobytes() for ends in _iter_ends(tokens, cancel)))
     return index.stat().st_size // END_DTYPE.itemsize
 
 
@@ -126,9 +120,10 @@ def index_files(paths: Iterable[Path], cancel: Cancel = NEVER) -> Iterator[str]:
         yield f"{index_path(path)}: {counted(write_index(path, cancel), 'document')}"
 
 
-def _iter_ends(tokens: Tokens) -> Iterator[npt.NDArray[np.int64]]:
+def _iter_ends(tokens: Tokens, cancel: Cancel) -> Iterator[npt.NDArray[np.int64]]:
     place, eot_id = 0, _eot_id(tokens)
     for ids in tokens.iter_pieces():
+        cancel.check()
         yield np.flatnonzero(check_ids(ids, tokens, place) == eot_id) + (place + 1)
         place += len(ids)
 
