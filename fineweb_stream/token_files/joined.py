@@ -101,12 +101,10 @@ class Tokens:
         return self._parts[number][place - self.firsts[number]]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return all ids as one NumPy array: a copy, unless there is one file and its own dtype is asked for."""
-        dtype = self.dtype if dtype is None else np.dtype(dtype)
-        is_view = len(self._parts) == 1
-        if copy is False and not (is_view and dtype == self.dtype):
-            raise ValueError(f"the ids of {len(self._parts):,} files cannot be an array of {dtype} without a copy")
-        return self._gather(range(len(self))).astype(dtype, copy=bool(copy) and is_view)
+        """Return a copy of all ids as one NumPy array."""
+        if copy is False:
+            raise ValueError(f"the ids of {len(self._parts):,} files cannot be an array without a copy")
+        return np.concatenate(self._parts, dtype=self.dtype if dtype is None else dtype, casting="unsafe")
 
     def _refuse(self, what: str) -> NoReturn:
         raise Refused(
