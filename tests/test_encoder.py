@@ -155,10 +155,10 @@ def test_wrong_engine_is_caught_in_a_sample(spoiled, n_words: int) -> None:
     """An engine that is wrong on one text is caught if that text is checked; the text is named."""
     encoder = Encoder("gigatoken")
     spoiled.append(lambda ids: np.where(ids == 31373, 0, ids))
-    texts = ["some text", "hello there" + " word" * n_words]
-    encoder.encode(texts, check_chars=0)
+    data, ends = join_texts(["some text", "hello there" + " word" * n_words])
+    encoder.encode_utf8(data, ends)
     with pytest.raises(EngineError, match=r"'hello there.*' differently"):
-        encoder.encode(texts, check_chars=100)
+        encoder.encode_utf8(data, ends, check_bytes=100)
 
 
 def test_a_lost_end_is_caught(spoiled) -> None:

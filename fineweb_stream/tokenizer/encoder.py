@@ -95,20 +95,15 @@ class Encoder:
         """The engine's name and version, as recorded in the manifest."""
         return f"{self.engine} {version_of(self.engine)}"
 
-    def encode(
-        self, texts: Sequence[str], *, eot: bool = False, check_chars: int = 0, cancel: Cancel = NEVER
-    ) -> tuple[Ids, Ends]:
+    def encode(self, texts: Sequence[str], *, eot: bool = False) -> tuple[Ids, Ends]:
         """Return the concatenated ids of all texts, and the end offset of each.
 
         The ids are uint16 (uint32 above 65,536 ids), shape (n,); the ends int64, shape (len(texts),): text i is
         `ids[ends[i - 1]:ends[i]]`. With `eot`, each text ends with the end-of-text id, included in its end. Lone
         surrogates become U+FFFD, as in tiktoken.
 
-        About the first `check_chars` characters are also encoded by the reference and compared. `cancel` is checked
-        between calls of the engine (about a MiB each).
-
-        Raises `EngineError` if the engines differ, `Cancelled`, `InputError` for `eot` without an end-of-text id, and
-        `TypeError` unless `texts` is a sequence of `str`.
+        Raises `InputError` for `eot` without an end-of-text id, `TypeError` unless `texts` is a sequence of `str`, and
+        `EngineError` if the engine returns a wrong number of end-of-text ids.
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts must be a sequence of str, not one str: encode([text])")
@@ -116,10 +111,10 @@ class Encoder:
             if eot:
                 raise InputError(f"{self.tokenizer.name} has no end-of-text id", "leave out eot=True")
             no_ends = np.empty(0, np.int64)
-            parts = [self.encode_utf8(encode_text(text), no_ends, cancel=cancel)[0] for text in texts]
+            parts = [self.encode_utf8(encode_text(text), no_ends)[0] for text in texts]
             ids = np.concatenate([np.empty(0, self.tokenizer.dtype), *parts])
             return ids, np.cumsum([len(part) for part in parts], dtype=np.int64)
-        ids, ends = self.encode_utf8(*join_texts(texts), check_bytes=check_chars, cancel=cancel)
+        ids, ends = self.encode_utf8(*join_texts(texts))
         if not eot:
             ids, ends = np.delete(ids, ends - 1), ends - np.arange(1, len(ends) + 1)
         return ids, ends
