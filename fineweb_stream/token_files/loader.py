@@ -23,6 +23,7 @@ from .joined import Tokens
 
 _ROUNDS = 4
 
+Numbers = npt.NDArray[np.uint64]
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
@@ -121,7 +122,7 @@ batches = Batches
 """The public name."""
 
 
-def shuffled(places: npt.NDArray[np.uint64], n: int, seed: int, epoch: int) -> npt.NDArray[np.uint64]:
+def shuffled(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
     """Return the numbers at some positions of a random permutation of range(n) (all uint64, shape (m,)).
 
     >>> sorted(shuffled(np.arange(5, dtype=np.uint64), 5, seed=3, epoch=0).tolist())
@@ -129,27 +130,23 @@ def shuffled(places: npt.NDArray[np.uint64], n: int, seed: int, epoch: int) -> n
     """
     rows = math.isqrt(n - 1) + 1
     columns = -(-n // rows)  # rows * columns may exceed n: larger numbers are permuted again
-    keys: npt.NDArray[np.uint64] = (
-        np.random.SeedSequence([seed % 2**64, epoch]).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
-    )
+    keys = np.random.SeedSequence([seed % 2**64, epoch]).generate_state(_ROUNDS, np.uint64)
     numbers = _feistel(places, rows, columns, keys)
-    while (is_above := numbers >= np.uint64(n)).any():
+    while (is_above := numbers >= n).any():
         numbers[is_above] = _feistel(numbers[is_above], rows, columns, keys)
     return numbers
 
 
-def _feistel(
-    numbers: npt.NDArray[np.uint64], rows: int, columns: int, keys: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
+def _feistel(numbers: Numbers, rows: int, columns: int, keys: Any) -> Numbers:
     """Permute the numbers below `rows * columns`: shift row and column in turn by a hash of the other."""
-    row, column = numbers // np.uint64(columns), numbers % np.uint64(columns)
+    row, column = numbers // columns, numbers % columns
     for key in keys:
-        row = (row + _hash(column, key) % np.uint64(rows)) % np.uint64(rows)
-        column = (column + _hash(row, ~key) % np.uint64(columns)) % np.uint64(columns)
-    return row * np.uint64(columns) + column
+        row = (row + _hash(column, key) % rows) % rows
+        column = (column + _hash(row, ~key) % columns) % columns
+    return row * columns + column
 
 
-def _hash(numbers: npt.NDArray[np.uint64], key: np.uint64) -> npt.NDArray[np.uint64]:
+def _hash(numbers: Numbers, key: np.uint64) -> Numbers:
     """Mix 64 bits as splitmix64 does (Steele, Lea and Flood 2014)."""
     x = (numbers ^ key) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
