@@ -308,7 +308,7 @@ def test_many_ids_are_uint32_and_said(
     write_index(file)
     assert [d.tolist()[-1] for d in open_documents(out)] == [70_000] * 3
     (out / "prepare.json").unlink()
-    with pytest.raises(InputError, match=r"4 bytes each|uint32|GPT-2's ids end"):
+    with pytest.raises(InputError, match=r"4 bytes each|uint32|gpt2's ids end"):
         open_tokens(out), summarize(out)
 
 

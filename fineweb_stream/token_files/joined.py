@@ -164,8 +164,8 @@ def check_ids(ids: Ids, tokens: Tokens, start: int) -> Ids:
         path, place = tokens.locate(start + first)
         byte = tokens.starts[tokens.paths.index(path)] + place * tokens.dtype.itemsize
         raise InputError(
-            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {made.shown}'s ids end at {made.n_ids - 1}",
-            f"not a file of {made.shown} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or"
+            f"{path}, token {place:,} (byte {byte:,}): id {ids[first]}, but {made.name}'s ids end at {made.n_ids - 1}",
+            f"not a file of {made.name} ids as {tokens.dtype.name}: it has an unknown header, or another tokenizer or"
             " dtype made it" + (f": {WHOSE}" if made.is_assumed else ""),
         )
     return ids

@@ -35,11 +35,6 @@ class MadeBy(NamedTuple):
     is_assumed: bool = False
 
     @property
-    def shown(self) -> str:
-        """A name for messages."""
-        return "GPT-2" if self.name == GPT2.name else self.name
-
-    @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
         """The dtype of an id in the file."""
         return id_dtype(self.n_ids)
