@@ -105,10 +105,10 @@ CASES = [
     Case("inputs/column.py", "if another has the text", "null.parquet", "null.parquet {0}", typed=SKIP),
     Case("inputs/column.py", "if another has the text", "none.parquet", "none.parquet --text-column id"),
     Case("inputs/column.py", "if data is None else how", "bytes.parquet", "bytes.parquet --errors replace"),
-    Case("inputs/decoding.py", "--errors replace", "latin.txt", "latin.txt --errors ignore"),
+    Case("inputs/decoding.py", "_NOT_UTF8", "latin.txt", "latin.txt --errors ignore"),
     Case(
         "inputs/decoding.py",
-        "--errors replace",
+        "_NOT_UTF8",
         "latin.txt",
         "NEW",
         do=lambda: subprocess.run("iconv -f cp1252 -t utf-8 latin.txt > NEW", shell=True, check=True),
@@ -431,6 +431,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),
+        ("inputs/decoding.py", "is the file still being downloaded?"),
         ("inputs/discover.py", "_without_format(error)"),
     ],
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [

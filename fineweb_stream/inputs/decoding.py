@@ -16,6 +16,10 @@ _ASCII = re.compile(rb"[\x00-\x7f]")
 _ZEROS = bytes(4096)  # more zero bytes in a row than text has
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
+_NOT_UTF8 = (
+    "--errors replace puts U+FFFD in its place, --errors ignore leaves it out;"
+    " a file in another encoding: iconv -f ENCODING -t utf-8 OLD > NEW (most Western text is in cp1252)"
+)
 
 
 def is_utf8(data: bytes) -> bool:
@@ -75,7 +79,7 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
         piece = data[start : found.end() if found else None]
         for at, bad in _bad_bytes(piece):
             if errors == "strict":
-                raise _not_utf8(record, byte + start + at, bad)
+                raise RecordError(record, byte + start + at, f"invalid UTF-8 (0x{bad[0]:02x})", _NOT_UTF8)
             plural = "s" if len(bad) > 1 else ""
             detail = f"{len(bad)} byte{plural} of invalid UTF-8: {bad[:8].hex(' ')}"
             changes.append(Change(record, byte + start + at, kind, detail))
@@ -92,16 +96,6 @@ def _bad_bytes(data: bytes) -> Iterator[tuple[int, bytes]]:
         position += len(escaped[at : match.start()].encode("utf-8", "surrogateescape"))
         at = match.start()
         yield position, match.group().encode("utf-8", "surrogateescape")
-
-
-def _not_utf8(record: int, byte: int, bad: bytes) -> RecordError:
-    return RecordError(
-        record,
-        byte,
-        f"invalid UTF-8 (0x{bad[0]:02x})",
-        "--errors replace puts U+FFFD in its place, --errors ignore leaves it out;"
-        " a file in another encoding: iconv -f ENCODING -t utf-8 OLD > NEW (most Western text is in cp1252)",
-    )
 
 
 def char_bytes(data: bytes) -> int:

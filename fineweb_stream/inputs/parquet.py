@@ -432,12 +432,10 @@ def _footer(source: Parquet) -> Footer:
         leaves = [metadata.schema.column(i).path for i in range(len(metadata.schema))]
         name = choose_column(metadata.schema.to_arrow_schema(), leaves, source)
     except (NotWholeError, NoTextError) as error:
-        is_whole = isinstance(error, NoTextError)
-        if not source.options.skip_bad:
-            what = "the rows of such files" if is_whole else "such files"
-            has_others = source.number > source.first  # earlier ones, which were usable
-            way = f"; or skip {what} with --skip-bad" if has_others else ""
+        if not source.options.skip_bad:  # advised if earlier files were usable
+            way = "; or skip such files with --skip-bad" if source.number > source.first else ""
             raise type(error)(error.message, error.hint + way) from None
+        is_whole = isinstance(error, NoTextError)
         what = f"all {n_rows:,} rows" if is_whole else "the whole file, however many rows it had"
         detail = f"{what}: {error.message.removeprefix(f'{shown}: ')}"
         return Footer(None, "", 0, [0], Change(0, None, "skipped", detail, n_rows))
