@@ -47,7 +47,8 @@ class Records(Source):
                 if stop <= start:
                     return
                 if stop - start > 2 * self.block_bytes:
-                    before = self._last_end(file.read_at(start, self.block_bytes))
+                    head = _pattern(self.separator).finditer(file.read_at(start, self.block_bytes))
+                    before = max((match.end() for match in head), default=0)  # whole records before the long one
                     stop = start + before if before else file.pass_over(self._find_end, passed) if passed else stop
                 yield file.block(self, start, stop)
                 start = stop
@@ -55,10 +56,6 @@ class Records(Source):
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""
         return sample_blocks(self, n, self._find_end)
-
-    def _last_end(self, data: bytes) -> int:
-        """Return the end of the last whole record in `data`, which begins with a record; 0 if none ends there."""
-        return max((match.end() for match in _pattern(self.separator).finditer(data)), default=0)
 
     def _find_end(self, file: InputFile, target: int) -> int:
         return _find_separator_end(file, self.separator, target)
@@ -83,7 +80,7 @@ class SeparatedText(Records):
             data, offset = data[len(BOM) :], len(BOM)
         texts: list[bytes] = []
         changes = Changes()
-        is_valid = is_utf8(data) and is_utf8(self.separator) and not has_zeros(data)
+        is_valid = is_utf8(data) and not has_zeros(data)
         n_records = 0
         for n_records, (start, text) in enumerate(split(data, self.separator), 1):
             if not is_valid:
