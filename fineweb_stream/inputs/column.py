@@ -40,13 +40,11 @@ def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
     for name, fields in found:
         if is_text(fields[-1].type) and schema.names.count(name) < 2:
             return name
-    every = {leaf: find_field(schema, leaf) for leaf in dict.fromkeys([*schema.names, *leaves])}
-    columns = [leaf for leaf, fields in every.items() if fields and is_text(fields[-1].type)]
-    columns = [leaf for leaf in columns if schema.names.count(leaf) < 2]
+    every = {leaf: fields for leaf in [*schema.names, *leaves] if (fields := find_field(schema, leaf))}
+    columns = [leaf for leaf, fields in every.items() if is_text(fields[-1].type) and schema.names.count(leaf) < 2]
     if not found:
-        there = ", ".join(leaf for leaf, fields in every.items() if fields)
         wanted = " or ".join(map(repr, names[1:] or names))
-        what = f"no column {wanted}; the columns are: {there}"
+        what = f"no column {wanted}; the columns are: {', '.join(every)}"
     elif (n := schema.names.count(found[0][0])) > 1:
         what = f"{n} columns are named {found[0][0]!r}"
     else:

@@ -29,10 +29,7 @@ _XML = Foreign("XML", python_command(_XML_TEXT), is_text=True)
 _NO_TEXT = re.compile(rb"(\s*<[^>]*>)*\s*(<[^>]*)?")
 _ROOTS = (
     (rb"(?i)<(!doctype\s+html|html|head|body)\b", _PAGE),
-    (
-        rb"<mediawiki\b",
-        Foreign("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}", "", is_text=True),
-    ),
+    (rb"<mediawiki\b", Foreign("a dump of a wiki (XML)", "wikiextractor --json -o {new} {path}", "", is_text=True)),
     (
         rb"<posts>\s*<row\b",
         Foreign(
