@@ -345,7 +345,7 @@ def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> 
     (folder / "data").mkdir(parents=True)
     write_jsonl(folder / "data" / "a.jsonl", ["one", "two"])
     write_jsonl(folder / "data" / "b#1?.jsonl", ["one", "two"])
-    for name in ("dataset_infos.json", "README.txt", "data/metadata.json"):
+    for name in ("dataset_infos.json", "README.txt", "data/metadata.json", "data/stats.json"):
         (folder / name).write_text('{\n "splits": {}\n}\n')
     for name in (".git/a.jsonl", "_delta_log/b.jsonl", "@at/b.jsonl", ".hidden.jsonl"):
         (folder / "data" / name).parent.mkdir(exist_ok=True)

@@ -199,7 +199,7 @@ def _can_be_converted(path: Path) -> bool:
 
 def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
     """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
-    files = _leave_hidden(list_remote(name, network), name)
+    files = _leave_others(list_remote(name, network), name, network)
     describe = functools.partial(_describe_remote, asked=asked, network=network)
     with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
         first = list(pool.map(describe, files[:N_LOOKED]))
@@ -207,11 +207,13 @@ def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
         return first + list(pool.map(functools.partial(describe, is_trusted=is_as_called), files[N_LOOKED:]))
 
 
-def _leave_hidden(files: Sequence[RemoteFile], name: str) -> list[RemoteFile]:
+def _leave_others(files: Sequence[RemoteFile], name: str, network: Network) -> list[RemoteFile]:
     """Return the files at a URL that a folder or a pattern of this name is read as, and log the others."""
     files = sorted(files, key=lambda file: natural_key(Path(file.url)))
     is_folder = not glob.has_magic(name) and Path(files[0].url).name != Path(name).name
     wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
+    if is_folder:
+        wanted = _leave_metadata(wanted, network)
     kept = {file.url for file in wanted}  # there may be tens of thousands
     skipped = (Path(file.url) for file in files if file.url not in kept)
     others = [path for path in skipped if not any(part.startswith(".") for part in path.parts)]
@@ -220,6 +222,16 @@ def _leave_hidden(files: Sequence[RemoteFile], name: str) -> list[RemoteFile]:
     if others:
         log.warning(_SKIPPED, shown(name), name_some(others))
     return wanted
+
+
+def _leave_metadata(files: Sequence[RemoteFile], network: Network) -> list[RemoteFile]:
+    at = {Path(file.url): file for file in files}
+
+    def read_heads(paths: list[Path]) -> list[bytes]:
+        with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
+            return list(pool.map(lambda path: RemoteReader(network, at[path], HEAD_BYTES).read(HEAD_BYTES), paths))
+
+    return [at[path] for path in without_metadata(list(at), read_heads)[0]]
 
 
 def _is_hidden(url: str, name: str) -> bool:

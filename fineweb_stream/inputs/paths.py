@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..support.log import log
@@ -71,17 +71,25 @@ def each_once(paths: Iterable[Path]) -> list[Path]:
     return sorted(found.values(), key=natural_key)
 
 
-def without_metadata(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others."""
-    plain = [path for path in paths if path.suffix.lower() == ".json" and path.exists()]
+def without_metadata(
+    paths: list[Path], read_heads: Callable[[list[Path]], Iterable[bytes]] | None = None
+) -> tuple[list[Path], list[Path]]:
+    """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others.
+
+    `read_heads` reads the beginnings of files that are not on this machine.
+    """
+    plain = [path for path in paths if path.suffix.lower() == ".json" and (read_heads or path.exists())]
     if len(plain) == len(paths):
         return paths, []
-    no_lines = []
-    for path in plain:
-        with path.open("rb") as file:
-            if not is_json_lines(file.read(HEAD_BYTES)):
-                no_lines.append(path)
+    heads = (read_heads or _read_heads)(plain)
+    no_lines = [path for path, head in zip(plain, heads, strict=True) if not is_json_lines(head)]
     return [path for path in paths if path not in no_lines], no_lines
+
+
+def _read_heads(paths: list[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with path.open("rb") as file:
+            yield file.read(HEAD_BYTES)
 
 
 _SPLIT = re.compile(r"(?:^|/)(train|training|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
