@@ -360,6 +360,26 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
         assert np.concatenate(list(iter_ids(made, text_column=COLUMNS.get(kind, "text")))).tolist() == expected
 
 
+@pytest.mark.parametrize("kind", ["zip", "arrow", "docx", "sqlite"])
+def test_what_is_packed_twice_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A kind whose command needs a file is first unpacked, if it is packed, and is then refused as it is alone."""
+    monkeypatch.chdir(tmp_path)
+    own, make, words = FOREIGN[kind]
+    packed, alone = Path(f"my c{own}.gz"), Path(f"alone{own}")
+    packed.write_bytes(gzip.compress(make()))
+    alone.write_bytes(make())
+    with pytest.raises(InputError, match=re.escape(words)) as caught:
+        find_inputs([str(packed)])
+    subprocess.run(caught.value.hint.removeprefix("unpack it, and name that: "), shell=True, check=True)
+    [made] = set(Path().iterdir()) - {packed, alone}
+    said = []
+    for path in (made, alone):
+        with pytest.raises(InputError) as caught:
+            find_inputs([str(path)])
+        said.append(str(caught.value).replace(made.stem, alone.stem).replace("'", ""))
+    assert said[0] == said[1]
+
+
 def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
     """In a folder, the converted file is read once the old one is moved away, as the advice says."""
     folder = tmp_path / "d"

@@ -6,7 +6,8 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ..support.errors import RecordError, TooLargeError
@@ -27,6 +28,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\ud
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _alone = threading.Lock()
 """Held while a line that takes much memory is parsed: one at a time."""
+_NOTHING = contextlib.nullcontext()
 
 _AS_TEXT = "if it is plain text: --format text"
 
@@ -93,12 +95,10 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
     return Batch(*join_bytes(texts), n_bytes, len(lines), changes)
 
 
-@contextlib.contextmanager
-def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> Iterator[None]:
-    """Let only one line at a time take much memory. Raises `TooLargeError` for a line that would take too much."""
+def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> AbstractContextManager[Any]:
+    """Return what lets only one line at a time take much memory. Raises `TooLargeError` for one that takes too much."""
     if max_bytes is None or len(line) <= _LONG_LINE_BYTES:
-        yield
-        return
+        return _NOTHING
     n_bytes = _text_bytes_of(line, _count(line, 0, len(line)))
     if n_bytes > max_bytes:  # count exactly: some signs may be in its strings
         n_bytes = _text_bytes_of(line, count_values(line))
@@ -110,8 +110,7 @@ def _room_for(line: bytes, byte: int, record: int, max_bytes: int | None) -> Ite
             f" but the memory budget has room for {format_size(max_bytes)}",
             "give it more with --memory",
         )
-    with _alone if n_bytes > 2 * BLOCK_BYTES else contextlib.nullcontext():
-        yield
+    return _alone if n_bytes > 2 * BLOCK_BYTES else _NOTHING
 
 
 def _text_bytes_of(line: bytes, n_values: int) -> int:

@@ -19,6 +19,10 @@ PROMISES = {"": "unpack it", ".txt": "convert it to text"}
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
     """Return the error for a file called `name` whose content, after any decompression, is of a foreign kind."""
+    steps = found.command or found.hint
+    if compression and "{path}" in steps and "tar -xf" not in steps:  # tar itself unpacks it
+        unpack, suffix = CODECS[compression].command, Path(Path(name).stem).suffix
+        return refuse(name, Foreign(f"{found.kind} (compressed)", unpack, suffix, promise="unpack it, and name that"))
     hint = found.hint.format(path=quoted(name))
     if found.command:
         promise = found.promise or PROMISES.get(found.suffix, f"convert it to {found.suffix[1:]}")
