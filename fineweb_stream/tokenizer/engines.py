@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +188,8 @@ class Gigatoken:
         try:
             if tokenizer.hf_json:
                 return self._library.load_hf_json(tokenizer.hf_json(end))
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder, "ranks.tiktoken")
-                path.write_bytes(self._ranks)
-                return self._library.BPETokenizer.from_tiktoken(str(path), tokenizer.scheme, {end: tokenizer.eot_id})
+            with _as_file(self._ranks) as path:
+                return self._library.BPETokenizer.from_tiktoken(path, tokenizer.scheme, {end: tokenizer.eot_id})
         except MemoryError:
             raise
         except BaseException as error:
@@ -198,6 +199,21 @@ class Gigatoken:
                 f"gigatoken does not load {tokenizer.name}: {str(error).partition(chr(10))[0]}",
                 f"choose --engine {tokenizer.reference}",
             ) from None
+
+
+@contextlib.contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """Yield the path of a file with this content: in memory where the system can (Linux), else a temporary one."""
+    if sys.platform == "linux" and os.path.exists("/proc/self/fd"):
+        with open(os.memfd_create("ranks"), "wb") as memory:
+            memory.write(data)
+            memory.flush()
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "ranks.tiktoken")
+        path.write_bytes(data)
+        yield str(path)
 
 
 class _Remembering:
