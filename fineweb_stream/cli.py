@@ -19,15 +19,14 @@ from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import flush_output, hold_output, log, printed
-from .support.redact import escape, quoted
+from .support.redact import escape, program, quoted
 from .support.units import parse_size
 from .support.version import __version__
 
 PIPE_SECONDS = 3.0
 """How long to wait for data from a pipe that was not named as an input; after that it is ignored."""
 
-_COMMANDS = {name: f"python -m fineweb_stream {name}" for name in ("inspect", "decode", "index")}
-_COMMANDS["verify"] = "prepare.py --verify --out"
+COMMANDS = ("inspect", "decode", "index")
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
@@ -37,17 +36,20 @@ _DESCRIPTION = (
 _EXAMPLES = r"""examples:
   prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
   prepare.py stories.txt --separator '<|endoftext|>'    documents in one text file
-  python -m fineweb_stream inspect|decode --help        look at the outputs"""
+  prepare.py inspect|decode|index --help                look at the outputs"""
 
 
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Run the command line and return its exit status; inputs and outputs are in `folder` unless named."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        return _look(arguments)
     hold_output("backslashreplace")  # a path may have bytes that the locale cannot show
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a useless thread per CPU
     is_all_said = True
     with printed() as printer:
         try:
-            options = vars(make_parser().parse_args(_with_separator(sys.argv[1:] if arguments is None else arguments)))
+            options = vars(make_parser().parse_args(_with_separator(arguments)))
             is_all_said = options["dry_run"]
             if options["quiet"]:
                 printer.setLevel(logging.WARNING)
@@ -70,6 +72,17 @@ def run(folder: Path | None = None) -> NoReturn:
     A normal exit would take 0.1 s for cleanup, and wait for an engine's call whose result nobody needs.
     """
     os._exit(main(folder=folder))
+
+
+def _look(arguments: Sequence[str]) -> int:
+    """Run a command that looks at token files, and return its exit status."""
+    try:
+        from .token_files.commands import main
+
+        return main(arguments)
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is not installed\n  pip install {error.name}", file=sys.stderr)
+        return 1
 
 
 def _as_typed(message: str) -> str:
@@ -146,11 +159,12 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
 
 
 def _check_command(names: Sequence[str]) -> None:
-    """Raise `InputError` for what looks like a command of `python -m fineweb_stream`, and names no input."""
-    near = difflib.get_close_matches(names[0].lower(), _COMMANDS, 1, 0.8) if names else []
+    """Raise `InputError` for what looks like a command, and names no input."""
+    near = difflib.get_close_matches(names[0].lower(), [*COMMANDS, "verify"], 1, 0.8) if names else []
     if near and not os.path.lexists(names[0]):
+        command = "--verify --out" if near[0] == "verify" else near[0]
         what = " ".join(map(quoted, names[1:])) or "FILE_OR_FOLDER"
-        raise InputError(f"{names[0]}: no such file", f"did you mean {_COMMANDS[near[0]]} {what}?")
+        raise InputError(f"{names[0]}: no such file", f"did you mean {program()} {command} {what}?")
 
 
 def _default_names(here: Path) -> list[str]:
@@ -165,7 +179,7 @@ def _default_names(here: Path) -> list[str]:
         if is_beside:
             raise InputError(
                 f"no input named: it may be standard input, or {names[0]} beside the script",
-                f"name it: python prepare.py - or python prepare.py {quoted(names[0])} < /dev/null",
+                f"name it: {program()} - or {program()} {quoted(names[0])} < /dev/null",
             )
         log.info("no input named: reading standard input")
         return [STDIN]

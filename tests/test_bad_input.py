@@ -311,12 +311,12 @@ def test_what_is_said_of_a_pipe_reads_it(name: str, tmp_path: Path) -> None:
 
     def typed(command: str) -> subprocess.CompletedProcess[str]:
         program = f"{sys.executable} {ROOT / 'prepare.py'} --val-ratio 0.1 --out o"
-        command = command.replace("python prepare.py", program)
+        command = re.sub(r"python \S*prepare\.py", program, command)
         return subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     done = typed(PIPES[name].format(f"python prepare.py {name}"))
-    assert_error(done, 2, "not a regular file\n  a pipe is read as standard input, and - is its name: ")
-    said = done.stderr.rpartition("its name: ")[2].strip()
+    assert_error(done, 2, "not a regular file\n  a pipe is read as standard input, and - is its name (keep your")
+    said = done.stderr.rpartition("options): ")[2].strip()
     done = typed("gzip -dc c.jsonl.gz > 'my pipe' & " * ("my" in name) + said.replace("COMMAND", "gzip -dc c.jsonl.gz"))
     assert done.returncode == 0, done.stderr
     assert outputs(tmp_path / "o") == outputs(tmp_path / "expected")
@@ -481,18 +481,16 @@ def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
     assert again.returncode == 0 and "warning" not in again.stdout
 
 
-@pytest.mark.parametrize("name", ["inspect", "inpsect", "Index", "decode", "verify"])
+@pytest.mark.parametrize("name", ["inpsect", "Index", "decoed", "verify"])
 def test_a_command_in_place_of_an_input(run_program, tmp_path, name: str) -> None:
     """Who types a command of the package, or `verify`, as an input is told the command, which works when typed."""
     (tmp_path / "c.txt").write_text("some words " * 9000)
     assert run_program("c.txt", "--out", "made").returncode == 0
-    said = run_program(name, "made/val.bin" if name == "decode" else "made")
+    said = run_program(name, "made/val.bin" if name == "decoed" else "made")
     assert_error(said, 2, f"{name}: no such file")
-    command = re.search(r"did you mean (.+)\?$", said.stderr.strip())[1].replace(
-        "prepare.py", f"python {ROOT}/prepare.py"
-    )
-    command = [sys.executable, *shlex.split(command)[1:]]
-    assert subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
+    command = shlex.split(re.search(r"did you mean (.+)\?$", said.stderr.strip())[1])
+    assert command[:2] == ["python", "prepare.py"]
+    assert subprocess.run([sys.executable, ROOT / "prepare.py", *command[2:]], cwd=tmp_path).returncode == 0
 
 
 def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:

@@ -369,7 +369,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/tokenizer_json.py", "'pip install -U tokenizers'"),
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
-        ("cli.py", "did you mean {_COMMANDS[near[0]]}"),
+        ("cli.py", "did you mean {program()} {command} {what}?"),
         ("inputs/discover.py", "'remove it, or repair it'"),
         ("inputs/discover.py", "{how}; then move the old one out of the folder"),
         ("output/verify.py", '"check the file\'s permissions"'),
@@ -381,12 +381,12 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/parquet.py", "write it again without encryption"),
     ],
     "Of standard input, which a process of its own has: test_program, test_stream_val, test_bad_input.": [
-        ("cli.py", "name it: python prepare.py - or python prepare.py"),
+        ("cli.py", "name it: {program()} - or {program()}"),
         ("pipeline/report.py", "add text, or lower"),
         ("inputs/discover.py", "'it can be read once'"),
         ("inputs/discover.py", "'save it to a file, and name that'"),
         ("inputs/discover.py", "_how_to_read(path, info.st_mode)"),
-        ("inputs/standard_input.py", "'pipe text into it: cat corpus.txt | python prepare.py -'"),
+        ("inputs/standard_input.py", "pipe text into it: cat corpus.txt | {program()} -"),
         ("pipeline/vocabulary.py", "'put the text in a file'"),
     ],
     "A scheduler and workers have to be lost, or to lack something: test_cluster.": [
@@ -497,7 +497,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/loader.py", "self.batch_size * self.world_size:,"),
         ("token_files/loader.py", "f'an epoch has {self.n_steps:,} steps'"),
         ("token_files/made_by.py", "'is it damaged?'"),
-        ("token_files/open.py", "name the folder that prepare.py filled, or fill it: python p"),
+        ("token_files/open.py", "name the folder that prepare.py filled, or fill it: {program()} INPUT"),
         ("token_files/open.py", "'wait for it, or run its command again: it continues'"),
         ("token_files/open.py", "'train or val'"),
         ("token_files/open.py", "copy it there too; or, if a run was stopped while it merged,"),

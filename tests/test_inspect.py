@@ -195,7 +195,7 @@ def test_commands_print(tmp_path: Path) -> None:
 def test_help_has_examples(command: str) -> None:
     """--help of each command lists commands to paste."""
     done = run_module(command, "--help")
-    assert done.returncode == 0 and f"examples:\n  python -m fineweb_stream {command} " in done.stdout
+    assert done.returncode == 0 and f"examples:\n  prepare.py {command} " in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["inspect", str(out)]) == 0 and "assumed: " not in capsys.readouterr().out
     for name, advice in (
         (out / "prepare.json", "name the folder that it is in"),
-        (text, "encode it: python prepare.py"),
+        (text, f"encode it: python -m fineweb_stream {text} --out "),
     ):
         assert main(["inspect", str(name)]) == 2
         assert f"{name}: text, not a token file\n  {advice}" in capsys.readouterr().err

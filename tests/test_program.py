@@ -398,11 +398,13 @@ def test_copied_into_nanogpt(core_python, tmp_path) -> None:
             assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["train 12 1024 learns", "val 12 1024 learns"]
     with read_only(package):
-        command = [*as_anyone(), str(core_python), "-m", "fineweb_stream", "inspect", "."]  # as the README says
+        command = [*as_anyone(), str(core_python), "data/fineweb/prepare.py", "inspect"]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tree / "data" / "fineweb", env=env, timeout=100
-        )
-    assert done.returncode == 0 and done.stdout.startswith("train.bin: "), done.stderr
+            [*command, "data/fineweb"], capture_output=True, text=True, cwd=tree, env=env, timeout=100
+        )  # as the README says
+        lost = subprocess.run([*command, "data"], capture_output=True, text=True, cwd=tree, env=env, timeout=100)
+    assert done.returncode == 0 and done.stdout.startswith("data/fineweb/train.bin: "), done.stderr
+    assert "fill it: python data/fineweb/prepare.py INPUT --out data" in lost.stderr
     after = files_below(tree)
     made = {f"data/fineweb/{name}" for name in ("train.bin", "val.bin", "prepare.json")}
     assert {name: after[name] for name in after.keys() - made} == before

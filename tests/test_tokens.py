@@ -156,7 +156,7 @@ def test_what_of_a_folder_is_opened(tmp_path: Path) -> None:
             {},
             "none.bin",
             "train",
-            "none.bin: no such file\n  check the path, or make it: python prepare.py INPUT --out",
+            "none.bin: no such file\n  check the path, or make it: python -m fineweb_stream INPUT --out",
         ),
         ({"a.bin": b""}, "a.bin", "train", "a.bin: the file is empty\n  make it again"),
         ({"a.bin": b"123"}, "a.bin", "train", "a.bin: 3 bytes, an odd number"),

@@ -24,7 +24,7 @@ from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
-from ..support.redact import is_web, quoted, shown
+from ..support.redact import is_web, program, quoted, shown
 from .foreign import find_foreign
 from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
 from .kind import HEAD_BYTES
@@ -335,10 +335,11 @@ def _meant(path: Path) -> str:
 
 def _how_to_read(path: Path, mode: int) -> str:
     """Say what to type where a pipe is named, a shell's <(COMMAND) among them."""
+    how = "a pipe is read as standard input, and - is its name (keep your other options)"
     if re.match(r"/dev/(stdin$|fd/)|/proc/[^/]+/fd/", str(path)):
-        return "a pipe is read as standard input, and - is its name: COMMAND | python prepare.py -"
+        return f"{how}: COMMAND | {program()} -"
     if stat.S_ISFIFO(mode):
-        return f"a pipe is read as standard input, and - is its name: python prepare.py - < {quoted(str(path))}"
+        return f"{how}: {program()} - < {quoted(str(path))}"
     return "name text, jsonl or parquet files"
 
 

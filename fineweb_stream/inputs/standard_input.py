@@ -12,6 +12,7 @@ from typing import cast
 
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel
 from ..support.errors import InputError
+from ..support.redact import program
 
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
@@ -55,7 +56,7 @@ def stdin_head(cancel: Cancel = NEVER) -> bytes:
         _HEAD.extend(StandardInput(cancel).read(_HEAD_BYTES))
     if not _HEAD:
         what = "empty" if sys.stdin else "closed"
-        raise InputError(f"standard input is {what}", "pipe text into it: cat corpus.txt | python prepare.py -")
+        raise InputError(f"standard input is {what}", f"pipe text into it: cat corpus.txt | {program()} -")
     return bytes(_HEAD)
 
 

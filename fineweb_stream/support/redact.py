@@ -75,6 +75,12 @@ def python_command(code: str, arguments: str = "") -> str:
     return f'{quoted(sys.executable or "python3")} -c "{code}"{arguments}'
 
 
+def program() -> str:
+    """Return the command that runs this program again: the script as it was typed, else the package."""
+    script = sys.argv[0] if sys.argv else ""
+    return f"python {quoted(script)}" if os.path.basename(script) == "prepare.py" else "python -m fineweb_stream"
+
+
 def kept(name: str) -> str:
     """Return a name for the record: without secrets, and with other query values hashed, so names can be compared.
 

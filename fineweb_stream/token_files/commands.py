@@ -1,4 +1,4 @@
-"""`python -m fineweb_stream inspect`, `decode` and `index`: look at token files, and index where documents end."""
+"""`prepare.py inspect`, `decode` and `index`: look at token files, and index where documents end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..support.redact import escape
 
 _EXAMPLES = {
     "inspect": """
-  python -m fineweb_stream inspect data/fineweb
-  python -m fineweb_stream inspect data/fineweb/val.bin --plot report.png""",
+  prepare.py inspect data/fineweb
+  prepare.py inspect data/fineweb/val.bin --plot report.png""",
     "decode": """
-  python -m fineweb_stream decode data/fineweb/train.bin
-  python -m fineweb_stream decode data/fineweb/val.bin --start 1000 --count 50
-  python -m fineweb_stream decode data/fineweb/train.bin --start -100      the last 100 tokens""",
+  prepare.py decode data/fineweb/train.bin
+  prepare.py decode data/fineweb/val.bin --start 1000 --count 50
+  prepare.py decode data/fineweb/train.bin --start -100      the last 100 tokens""",
     "index": """
-  python -m fineweb_stream index data/fineweb""",
+  prepare.py index data/fineweb""",
 }
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the three commands."""
-    parser = argparse.ArgumentParser("python -m fineweb_stream", description="Look at token files.")
+    parser = argparse.ArgumentParser("prepare.py", description="Look at token files.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add_command(name: str, run: Callable[[Any], None], description: str, what: str = "FILE_OR_FOLDER") -> Any:

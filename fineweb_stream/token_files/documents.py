@@ -21,7 +21,7 @@ from ..output import files
 from ..output.index import END_DTYPE, fits, index_path, is_index, map_ends
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.redact import program, quoted
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from .joined import Tokens, check_ids
@@ -155,4 +155,4 @@ def _map_index(path: Path) -> npt.NDArray[Any]:
 
 
 def _make(path: Path) -> str:
-    return f"make it: python -m fineweb_stream index {quoted(str(path))}"
+    return f"make it: {program()} index {quoted(str(path))}"

@@ -15,7 +15,7 @@ from ..inputs.formats import is_own
 from ..output.index import is_index
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.redact import program, quoted
 from ..tokenizer.ids import Ids
 
 HEAD_BYTES = 4096
@@ -122,7 +122,7 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
             if re.match(magic, head, re.DOTALL):
                 raise InputError(f"{path}: {kind}, not a token file", "name a file that prepare.py has made")
         if _is_text(head):
-            make = f"encode it: python prepare.py {quoted(str(path))} --out DIR"
+            make = f"encode it: {program()} {quoted(str(path))} --out DIR"
             hint = "name the folder that it is in" if is_own(path.name) else make
             raise InputError(f"{path}: text, not a token file", hint)
     ids = np.frombuffer(head[: len(head) // 16 * 16], np.dtype("<u2"))

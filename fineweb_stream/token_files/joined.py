@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.redact import program, quoted
 from ..support.units import format_size
 from ..tokenizer.ids import Ids
 from .headers import find_ids
@@ -182,7 +182,7 @@ def map_ids(path: Path, made: MadeBy | None = None) -> np.memmap[Any, np.dtype[n
         return np.memmap(path, dtype, "r", start, (n_ids,))
     except FileNotFoundError:
         folder = path.parent if path.suffix else path
-        hint = f"check the path, or make it: python prepare.py INPUT --out {quoted(str(folder))}"
+        hint = f"check the path, or make it: {program()} INPUT --out {quoted(str(folder))}"
         raise InputError(f"{path}: no such file", hint) from None
     except OSError as error:
         is_limit = error.errno == errno.EMFILE  # every map holds a file open

@@ -18,7 +18,7 @@ from ..output.own import TRAIN_NAME
 from ..output.shards import shard_path
 from ..output.state import DONE
 from ..support.errors import InputError, PrepareError
-from ..support.redact import quoted
+from ..support.redact import program, quoted
 from ..support.units import counted
 from .joined import Tokens, map_ids
 
@@ -70,7 +70,7 @@ def find_paths(path: str | os.PathLike[str], split: str = "train") -> list[Path]
         return [path / wholes[0]]  # opening it raises an error that says what to do
     raise InputError(
         f"{path}: neither {TRAIN_NAME} nor train_shard_0000.bin in this folder",
-        f"name the folder that prepare.py filled, or fill it: python prepare.py INPUT --out {quoted(str(path))}",
+        f"name the folder that prepare.py filled, or fill it: {program()} INPUT --out {quoted(str(path))}",
     )
 
 
