@@ -473,7 +473,7 @@ def test_any_other_exception(place: str, error: type[BaseException], corpus_path
     arguments = [str(corpus_path), "--out", str(tmp_path / "out"), *ARGUMENTS]
     start = time.monotonic()
     owner, name, n = {
-        "in a worker": (encoder.Encoder, "encode_utf8", 9),
+        "in a worker": (encoder.Encoder, "encode_utf8", 20),  # more than are in flight: some are saved
         "while planning": (InputFile, "block", 9),
         "while writing": (run.Run, "_absorb", 5),
     }[place]
@@ -552,7 +552,10 @@ def test_a_file_that_grows_behind_the_place(kind: str, tmp_path: Path, caplog) -
         prepare(path, tmp_path / str(n), quiet=True, **OPTIONS)
         prepare(path, tmp_path / f"{n} at once", quiet=True, **OPTIONS)
         assert outputs(tmp_path / str(n)) == outputs(tmp_path / f"{n} at once")
-        assert "changed after the place that the run had reached" in caplog.text and "rewritten" not in caplog.text
+        assert (
+            "has changed (but not its beginning, nor the last text that was read" in caplog.text
+            and "rewritten" not in caplog.text
+        )
     path.write_bytes(pack(text))
     assert not prepare_some(path, tmp_path / "before", 9, 500)
     path.write_bytes(pack(text.replace(b"Document 0.9 ", b"Document 0.8 ", 1) + text))
@@ -735,6 +738,31 @@ def test_a_shard_that_was_altered_before_the_merge(
     prepare(corpus_path, out, overwrite=True, **options)
     prepare(corpus_path, tmp_path / "expected", **options)
     assert outputs(out) == outputs(tmp_path / "expected")
+
+
+def test_a_merge_that_an_earlier_version_began(corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
+    """It renamed the first shard before it recorded that: stopped between the two, its run is continued, and hashed."""
+    options, out, merge = OPTIONS | {"quiet": True}, tmp_path / "out", run.merge
+    prepare(corpus_path, tmp_path / "expected", **options)
+
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    for is_altered in (False, True):
+        monkeypatch.setattr(run, "merge", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(corpus_path, out, overwrite=is_altered, **options)
+        monkeypatch.setattr(run, "merge", merge)
+        record = read_record(out)
+        [shard] = out.glob("train_shard_0000.bin*")
+        part = files.part_path(out / "train.bin", record.run)
+        shard.rename(part)
+        if not is_altered:
+            prepare(corpus_path, out, **options)
+            assert outputs(out) == outputs(tmp_path / "expected")
+    part.write_bytes(part.read_bytes()[::-1])
+    with pytest.raises(PrepareError, match="does not hold what the run has written"):
+        prepare(corpus_path, out, **options)
 
 
 @pytest.mark.parametrize("name", ["train.bin", "val.bin"])

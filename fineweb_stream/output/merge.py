@@ -126,6 +126,11 @@ def _name_shards(record: Record, sizes: list[int]) -> None:
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         path = folder / state.shard_name(number, layout)
         give_name(folder, path.name, state, layout, layout.shard_name(number))
+        if (
+            not (number or path.exists() or record.keeps_shards)
+            and files.part_path(folder / TRAIN_NAME, state.run).exists()
+        ):
+            continue  # stopped by a version that recorded afterwards that this shard became train.bin
         check_own(path, owned, layout)
         _check_size(path, state.run, sizes[number])
 
