@@ -466,8 +466,10 @@ def test_literal_eot_gets_a_hint(run_program, tmp_path) -> None:
     (tmp_path / "c.txt").write_text("a story <|endoftext|> " * 30)
     done = run_program("c.txt", "--val-ratio", "0.1")
     assert done.returncode == 0
-    assert "30 literal <|endoftext|>" in done.stdout
-    assert "--separator '<|endoftext|>'" in done.stdout
+    assert "30 literal <|endoftext|>" in done.stdout and done.stdout.count("--separator '<|endoftext|>'") == 2
+    advice = done.stdout.rpartition("if they separate documents: ")[2].partition(" (with --overwrite)")[0]
+    again = run_program("c.txt", "--val-ratio", "0.1", *shlex.split(advice), "--overwrite")
+    assert again.returncode == 0 and " of 2" in again.stdout, "documents"
 
 
 def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
@@ -476,7 +478,7 @@ def test_small_val_gets_a_warning(run_program, tmp_path) -> None:
     done = run_program("c.txt", "--out", "out")
     assert "warning: val.bin has" in done.stdout
     advice = re.search(r"(--val-\w+ \S+) would do \(with --overwrite\)", done.stdout)
-    assert advice
+    assert advice and set(re.findall(r"--val-\w+ \S+", done.stdout)) == {advice[1]}, "the plan says the same"
     again = run_program("c.txt", "--out", "out", *advice[1].split(), "--overwrite")
     assert again.returncode == 0 and "warning" not in again.stdout
 
@@ -495,7 +497,7 @@ def test_a_command_in_place_of_an_input(run_program, tmp_path, name: str) -> Non
 
 def test_the_plan_says_what_the_run_would(run_program, tmp_path) -> None:
     """A missing column, invalid UTF-8, too many --val-tokens: --dry-run fails as the run does, with the place."""
-    write_jsonl(tmp_path / "c.jsonl", GOOD * 20)
+    write_jsonl(tmp_path / "c.jsonl", GOOD * 40)
     (tmp_path / "latin.txt").write_bytes(b"some words " * 20 + b"caf\xe9 noir" * 3)
     (tmp_path / "c.txt").write_text("some words " * 9000)
     for arguments, part in (

@@ -678,6 +678,7 @@ def test_several_splits_are_noted(tmp_path: Path, monkeypatch, caplog, names: tu
     [
         ("HuggingFaceFW/fineweb-edu", "hf://datasets/HuggingFaceFW/fineweb-edu"),
         ("huggingface.co/datasets/a/b", "hf://datasets/a/b"),
+        ("sample/10BT", "did you mean fineweb-edu:sample-10BT "),
         ("corpus.json", "did you mean corpus.jsonl?"),
         ("CORPUS.jsonl", "did you mean corpus.jsonl?"),
     ],

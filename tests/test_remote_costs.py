@@ -347,6 +347,7 @@ def test_what_describes_a_dataset_is_not_read(tmp_path, monkeypatch, caplog) -> 
     write_jsonl(folder / "data" / "b#1?.jsonl", ["one", "two"])
     for name in ("dataset_infos.json", "README.txt", "data/metadata.json", "data/stats.json"):
         (folder / name).write_text('{\n "splits": {}\n}\n')
+    (folder / "data" / "counts.json").write_text('{"rows": 4, "name": "n"}\n')
     for name in (".git/a.jsonl", "_delta_log/b.jsonl", "@at/b.jsonl", ".hidden.jsonl"):
         (folder / "data" / name).parent.mkdir(exist_ok=True)
         write_jsonl(folder / "data" / name, ["none"])

@@ -78,7 +78,7 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     if names.count(STDIN) > 1:
         raise InputError("standard input is named twice", "it can be read once")
     if twice := [Path(path) for path, n in Counter(os.path.normpath(i.path) for i in inputs).items() if n > 1]:
-        log.warning("note: read as often as named, more than once: %s", name_some(twice))
+        log.warning("note: named more than once, and so read more than once: %s", name_some(twice))
     return inputs
 
 
@@ -326,6 +326,8 @@ def _meant(path: Path) -> str:
         names = {name.casefold(): name for name in os.listdir(path.parent)}
         if near := difflib.get_close_matches(path.name.casefold(), names, 1, 0.8):
             return f"did you mean {quoted(str(path.with_name(names[near[0]])))}?"
+    if sample := re.fullmatch(r"sample/(\d+BT)", path.as_posix()):
+        return f"did you mean fineweb-edu:sample-{sample[1]} (FineWeb-Edu on the Hub)?"
     if re.fullmatch(r"[\w.-]+/[\w.-]+", path.as_posix()) and not path.parent.exists():
         return f"did you mean hf://datasets/{path.as_posix()} (a dataset on the Hub)?"
     if match := re.match(r"(?:www\.)?(huggingface\.co|hf\.co)/(datasets/.+)", path.as_posix()):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -74,7 +76,7 @@ def each_once(paths: Iterable[Path]) -> list[Path]:
 def without_metadata(
     paths: list[Path], read_heads: Callable[[list[Path]], Iterable[bytes]] | None = None
 ) -> tuple[list[Path], list[Path]]:
-    """Split a folder's files into its corpus and its metadata: `.json` files that are not JSON Lines, among others.
+    """Split a folder's files into its corpus and its metadata: `.json` files that hold no documents, among others.
 
     `read_heads` reads the beginnings of files that are not on this machine.
     """
@@ -82,8 +84,18 @@ def without_metadata(
     if len(plain) == len(paths):
         return paths, []
     heads = (read_heads or _read_heads)(plain)
-    no_lines = [path for path, head in zip(plain, heads, strict=True) if not is_json_lines(head)]
+    no_lines = [path for path, head in zip(plain, heads, strict=True) if not _has_documents(head)]
     return [path for path in paths if path not in no_lines], no_lines
+
+
+def _has_documents(head: bytes) -> bool:
+    """Tell whether a file is JSON Lines, and not one line of names and numbers."""
+    if not is_json_lines(head) or len(head) >= HEAD_BYTES or b"\n" in head.strip():
+        return is_json_lines(head)
+    with contextlib.suppress(ValueError, RecursionError):
+        record = json.loads(head)
+        return "text" in record or any(isinstance(value, str) and len(value) > 100 for value in record.values())
+    return True  # damaged, which the reader reports
 
 
 def _read_heads(paths: list[Path]) -> Iterator[bytes]:

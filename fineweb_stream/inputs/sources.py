@@ -49,7 +49,8 @@ def make_sources(
         other = next(input for input in inputs if input not in plain)
         raise InputError(
             f"{plain[0].shown} is one long text, {other.shown} holds documents: they are split differently",
-            r"split the text into documents with --separator '\n\n' (or what separates them), or use two runs",
+            r"leave one out: name the files to read; or split the text into documents with --separator '\n\n' (or what"
+            " separates them)",
         )
     if val_at_end:
         _check_has_end(inputs, is_plain=bool(plain))

@@ -33,8 +33,8 @@ def compare(
     if is_other and _is_same_so_far(record, fixed[-1], inputs[behind], place_hash):
         fixed[-1] = now[behind]
         notes.append(
-            f"the input {inputs[behind].shown} changed after the place that the run had reached (its beginning and the"
-            " text before that place are the same, and if the rest is not: --overwrite)"
+            f"the input {inputs[behind].shown} has changed (but not its beginning, nor the last text that was read; if"
+            " anything else that was read has changed: --overwrite)"
         )
     found = _differences(fixed, now[:n_fixed], record.inputs, now, ": it was read already")
     refused += found

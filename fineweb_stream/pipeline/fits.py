@@ -32,7 +32,8 @@ def larger_ratio(n_tokens: int, val: int, settings: Settings, has_documents: boo
     if settings.val_share is None or not is_known or val >= USEFUL_VAL_TOKENS:
         return None
     ratio = min(USEFUL_VAL_TOKENS * 1.02 / max(n_tokens, 1), MAX_USEFUL_RATIO)
-    return ratio if ratio > 1.2 * settings.val_ratio and round(ratio * n_tokens) > val else None
+    is_enough = round(ratio * n_tokens) >= max(settings.least_tokens, val + 1)
+    return ratio if ratio > 1.2 * settings.val_ratio and is_enough else None
 
 
 def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
@@ -67,7 +68,8 @@ def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
     """Yield a line for each file that is too short for its reader, or was and no longer is with another `--for`."""
     state, layout, least = record.state, record.layout, settings.least_tokens
     if state.val_tokens < least:
-        advice = _val_advice(least, state.n_tokens, settings)
+        ratio = larger_ratio(state.n_tokens, state.val_tokens, settings, state.n_documents > 0)
+        advice = f"--val-ratio {ratio:.2g}" if ratio else _val_advice(least, state.n_tokens, settings)
         yield _warning(layout.val_name, state.val_tokens, settings, advice)
     n_shards = 1 if layout.is_merged else len(state.shard_sha256) - state.has_rest
     last = state.train_tokens - record.rest_tokens - (n_shards - 1) * settings.shard_tokens

@@ -172,6 +172,8 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
         f"disk: {format_size(found.disk_bytes or 0)} needed at the peak, {format_size(found.disk_free_bytes)} free"
         + time,
     ]
+    if sampled.has_eot_in_text:
+        lines.append("note: the text has <|endoftext|>; if that separates documents: --separator '<|endoftext|>'")
     if (n_shards := train // settings.shard_tokens) > MANY_SHARDS:
         lines.append(f"warning: --shard-tokens {settings.shard_tokens:,} makes about {n_shards:,} files")
     if advice := larger_ratio(train + val, val, settings, sampled.has_documents):

@@ -168,7 +168,7 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
     if state.n_eot_in_text:
         lines.append(
             f"note: the text has {state.n_eot_in_text:,} literal <|endoftext|>, kept as text;"
-            " if they separate documents: --separator '<|endoftext|>'"
+            " if they separate documents: --separator '<|endoftext|>' (with --overwrite)"
         )
     if record.settings["separator"] and state.n_documents <= sum(i.format == "text" for i in record.inputs):
         separator = record.settings["separator"]

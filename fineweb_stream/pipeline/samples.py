@@ -45,6 +45,7 @@ class Sampled:
     is_rough: bool = False  # the size of the text is a guess
     val_tokens: int | None = None
     n_documents: int = 0
+    has_eot_in_text: bool = False
 
     def splits(self, settings: Settings) -> tuple[int, int]:
         """Return the expected tokens of train and val; `--max-tokens` may end a run before all of val is reached."""
@@ -98,6 +99,7 @@ def sample(
         not is_whole and any(sample.is_rough() for sample in samples),
         n_tokens[0] if n_val else None,
         sum(sample.expected_documents() for sample in samples),
+        any(sample.has_eot_in_text for sample in samples),
     )
 
 
@@ -133,6 +135,7 @@ class _Sample:
         self.ratios: list[float] = []
         self.rates: list[float] = []
         self.n_text = self.n_tokens = self.unseen_bytes = 0.0
+        self.has_eot_in_text = False
         self._size = self._text_bytes = self._expected = self._documents = 0.0
 
     def encode(self, encode: Callable[[Block], Encoded | None], is_strict: bool) -> None:
@@ -152,6 +155,7 @@ class _Sample:
                 self.rates.append(block.n_bytes / (time.perf_counter() - start))
                 tokens += len(encoded.ids)
                 documents += len(encoded.ends)
+                self.has_eot_in_text |= encoded.n_eot_in_text > 0
                 n_bytes += block.n_bytes
                 self.ratios.append(len(encoded.ids) / max(block.n_bytes, 1))
             if n_bytes:
