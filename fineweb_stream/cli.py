@@ -195,7 +195,7 @@ class _Parser(argparse.ArgumentParser):
         """Print the message and exit with status 2."""
         if unknown := re.match(r"unrecognized arguments: (--[^ =]+)", message):
             options = [option for action in self._actions for option in action.option_strings]
-            if near := difflib.get_close_matches(unknown[1], options, 1):
+            if near := difflib.get_close_matches(unknown[1], options, 1, 0.75):
                 message += f"; did you mean {near[0]}?"
         super().error(escape(message))
 
