@@ -6,6 +6,7 @@ for a moment; everything else is prepare.py as it is.
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import re
@@ -23,10 +24,12 @@ import pytest
 
 from fineweb_stream import prepare
 from fineweb_stream.inputs.discover import find_inputs
+from fineweb_stream.inputs.sources import make_sources
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.remote.network import Network
 from fineweb_stream.support.cancel import NEVER, Cancel, aside, cancel_on_signals
 from fineweb_stream.support.errors import Cancelled, Interrupted
+from fineweb_stream.support.model import ReadOptions
 
 from .conftest import ROOT
 from .helpers import outputs, write_jsonl
@@ -367,3 +370,17 @@ def test_leaving_while_files_are_looked_at(tmp_path: Path) -> None:
     network.cancel.set()
     with pytest.raises(Cancelled):
         find_inputs([str(tmp_path)], None, network)
+
+
+@pytest.mark.parametrize("name", ["c.txt", "c.jsonl", "c.txt.gz"])
+@pytest.mark.parametrize("separator", [None, b"\n\n"])
+def test_a_search_for_the_end_of_a_block_hears_a_stop(tmp_path: Path, name: str, separator: bytes | None) -> None:
+    """Each read of a search looks at the token: millions of newlines in a row take many."""
+    path, network = tmp_path / name, Network(cancel=Cancel())
+    data = b'{"text": "words"}\n' if "json" in name else b"words\n" + b"\n" * 300_000
+    path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    [source] = make_sources(find_inputs([str(path)]), ReadOptions(separator=separator), 0.1, network=network)
+    assert list(source.iter_blocks())
+    network.cancel.set()
+    with pytest.raises(Cancelled):
+        list(source.iter_blocks())

@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 
 from ..remote.hub import check_remote
 from ..remote.network import CHANGED, Network, RemoteFile, RemoteReader
+from ..support.cancel import NEVER
 from ..support.errors import ChangedError, InputError, PrepareError
 from ..support.fingerprint import changed_at, hash_bytes
 from ..support.model import Input
@@ -37,7 +38,9 @@ class StreamFull(Exception):
 
 
 class InputFile:
-    """An input that is open for planning, local or remote; it can be read at any offset."""
+    """An input that is open for planning, local or remote; it can be read at any offset. `cancel` ends each search."""
+
+    cancel = NEVER
 
     def __init__(self, input: Input, file: BinaryIO | CompressedFile) -> None:
         self.input = input
@@ -57,6 +60,7 @@ class InputFile:
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read `n_bytes` from offset `position`, fewer only at the end."""
+        self.cancel.check()
         file = cast(BinaryIO, self._file)
         file.seek(position)
         return file.read(max(min(n_bytes, self.input.size - position), 0))
@@ -111,6 +115,7 @@ class StreamFile(InputFile):
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read `n_bytes` from offset `position`, fewer only at the end. Raises `StreamFull`."""
+        self.cancel.check()
         if self._is_passing_over:
             self._drop(position - self._held_start)
         at = position - self._held_start
@@ -219,14 +224,19 @@ def open_input(
     A remote file is read in order, in large ranges, unless `is_stream` is False.
     """
     if input.is_stdin:
-        return StreamFile(input, cast(BinaryIO, StandardInput(network.cancel)), start, max_held, stdin_head())
-    if input.compression:
-        return StreamFile(input, _unpack(input, network, max_window), start, max_held)
-    if input.is_remote and is_stream and network.fetcher.is_streaming:
+        file: InputFile = StreamFile(
+            input, cast(BinaryIO, StandardInput(network.cancel)), start, max_held, stdin_head()
+        )
+    elif input.compression:
+        file = StreamFile(input, _unpack(input, network, max_window), start, max_held)
+    elif input.is_remote and is_stream and network.fetcher.is_streaming:
         remote = open_file(input, network, is_stream=True)
         remote.seek(start)
-        return StreamFile(input, remote, start, max_held, begin=start)
-    return InputFile(input, open_file(input, network))
+        file = StreamFile(input, remote, start, max_held, begin=start)
+    else:
+        file = InputFile(input, open_file(input, network))
+    file.cancel = network.cancel
+    return file
 
 
 def open_file(
