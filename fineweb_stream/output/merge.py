@@ -18,15 +18,16 @@ from .shards import give_name, shard_path
 from .state import ENCODING
 
 
-def merge(record: Record, commit: Check, check: Check) -> None:
+def merge(record: Record, commit: Check, check: Check) -> bool:
     """Concatenate the shards into the new `train.bin`, durably, if the layout has one; complete `state.outputs`.
 
     Resumes where `state.merged_shards` says; `commit` records the state, `check` is called now and then and may raise.
-    What is copied is hashed.
+    What is copied is hashed; returns whether `train.bin` was.
 
     Raises `DiskError`; `DamagedError` when a file holds less than the state says, `PrepareError` if it was altered.
     """
     folder, state, layout = record.folder, record.state, record.layout
+    is_hashed = False
     if not record.keeps_shards:  # a power loss may have kept the last one; number 0 becomes the beginning of train.bin
         for number in range(max(state.base_shards, 1), state.merged_shards):
             files.remove(shard_path(folder, number))
@@ -41,12 +42,14 @@ def merge(record: Record, commit: Check, check: Check) -> None:
             state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
 
         if layout.is_merged:
+            is_hashed = record.keeps_shards or state.base_shards > 0 or len(sizes) > 1  # else it is the only shard
             add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
         if record.keeps_shards:
             for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
                 add(state.shard_name(number, layout), *shard)
         add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
         commit()  # on record before they get their final names
+    return is_hashed
 
 
 def check_shards(record: Record) -> None:
@@ -57,20 +60,20 @@ def check_shards(record: Record) -> None:
         _check_size(path, state.run, layout.n_bytes(record.settings["shard_tokens"]))
 
 
-def give_names(record: Record, check: Check, is_resumed: bool) -> None:
+def give_names(record: Record, check: Check, is_resumed: bool, is_hashed: bool) -> None:
     """Give the outputs, which are complete and on record, the final names that they do not have yet.
 
     Deletes the files of the earlier run that nothing has replaced.
 
     Raises `PrepareError` for an output that is not as `state` says. val is hashed, and if the run `is_resumed`, so is
-    all that was not copied by the merge.
+    all else that has been waiting, but for `train.bin` if it `is_hashed`.
     """
     folder, state, layout = record.folder, record.state, record.layout
     written = state.outputs | ({CHANGES_NAME: {"bytes": state.changes_bytes}} if state.changes_bytes else {})
     for name, entry in written.items():
         path = _check_size(folder / name, state.run, entry["bytes"])
-        is_copy = layout.is_merged and path == folder / name
-        if name == layout.val_name or (is_resumed and "sha256" in entry and not is_copy):
+        is_known = (name == TRAIN_NAME and is_hashed) or (layout.is_merged and path == folder / name)
+        if name == layout.val_name or (is_resumed and "sha256" in entry and not is_known):
             start = 0 if name == META_NAME else layout.header_bytes
             files.check_hash(path, start, entry["bytes"] - start, entry["sha256"], check)
     for name in written:
@@ -123,13 +126,11 @@ def _name_shards(record: Record, sizes: list[int]) -> None:
     And `InputError` unless it begins as it was written; what is merged is hashed while it is copied.
     """
     folder, state, layout, owned = record.folder, record.state, record.layout, record.owned()
+    begun = files.part_path(folder / TRAIN_NAME, state.run)
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         path = folder / state.shard_name(number, layout)
         give_name(folder, path.name, state, layout, layout.shard_name(number))
-        if (
-            not (number or path.exists() or record.keeps_shards)
-            and files.part_path(folder / TRAIN_NAME, state.run).exists()
-        ):
+        if number == 0 and not record.keeps_shards and not path.exists() and begun.exists():
             continue  # stopped by a version that recorded afterwards that this shard became train.bin
         check_own(path, owned, layout)
         _check_size(path, state.run, sizes[number])

@@ -296,10 +296,10 @@ class Run:
     def _merge(self) -> None:
         state = self._state
         self._record.clear_parts()
-        merge(self._record, self._write_record, self._cancel.check)
+        is_hashed = merge(self._record, self._write_record, self._cancel.check)
         add_meta(self._record, self._settings.tokenizer, self._write_record)
         self._cancel.check()
-        give_names(self._record, self._cancel.check, self._is_resumed)
+        give_names(self._record, self._cancel.check, self._is_resumed, is_hashed)
         state.status = DONE
         self._write_record()
 
