@@ -22,11 +22,10 @@ from .support.log import flush_output, hold_output, log, printed
 from .support.redact import escape, program, quoted
 from .support.units import parse_size
 from .support.version import __version__
+from .token_files import commands
 
 PIPE_SECONDS = 3.0
 """How long to wait for data from a pipe that was not named as an input; after that it is ignored."""
-
-COMMANDS = ("inspect", "decode", "index")
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
@@ -42,7 +41,7 @@ _EXAMPLES = r"""examples:
 def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Run the command line and return its exit status; inputs and outputs are in `folder` unless named."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in COMMANDS:
+    if arguments and arguments[0] in commands.COMMANDS:
         return _look(arguments)
     hold_output("backslashreplace")  # a path may have bytes that the locale cannot show
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a useless thread per CPU
@@ -77,10 +76,8 @@ def run(folder: Path | None = None) -> NoReturn:
 def _look(arguments: Sequence[str]) -> int:
     """Run a command that looks at token files, and return its exit status."""
     try:
-        from .token_files.commands import main
-
-        return main(arguments)
-    except ModuleNotFoundError as error:
+        return commands.main(arguments)
+    except ModuleNotFoundError as error:  # each loads what it needs
         print(f"{error.name} is not installed\n  pip install {error.name}", file=sys.stderr)
         return 1
 
@@ -160,7 +157,7 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
 
 def _check_command(names: Sequence[str]) -> None:
     """Raise `InputError` for what looks like a command, and names no input."""
-    near = difflib.get_close_matches(names[0].lower(), [*COMMANDS, "verify"], 1, 0.8) if names else []
+    near = difflib.get_close_matches(names[0].lower(), [*commands.COMMANDS, "verify"], 1, 0.8) if names else []
     if near and not os.path.lexists(names[0]):
         command = "--verify --out" if near[0] == "verify" else near[0]
         what = " ".join(map(quoted, names[1:])) or "FILE_OR_FOLDER"

@@ -23,6 +23,7 @@ _EXAMPLES = {
     "index": """
   prepare.py index data/fineweb""",
 }
+COMMANDS = tuple(_EXAMPLES)
 
 
 def main(arguments: Sequence[str]) -> int:
