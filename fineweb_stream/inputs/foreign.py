@@ -147,9 +147,9 @@ def _find_encoding(head: bytes) -> Foreign | None:
     """Recognize UTF-16 and UTF-32 by byte-order marks or zero bytes, ISO-2022-JP by its escapes; or binary data."""
     if re.search(rb"\x1b\$[@B]([!-~]{2})+\x1b\(", head):
         return _encoded("iso-2022-jp", "")
-    if is_json_lines(head):  # the reader reports damaged lines
-        return None
     if b"\0" not in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return None
+    if is_json_lines(head):  # the reader reports damaged lines
         return None
     for name in ("utf-32le", "utf-32be", "utf-16le", "utf-16be"):
         try:

@@ -90,8 +90,10 @@ def without_metadata(
 
 def _has_documents(head: bytes) -> bool:
     """Tell whether a file is JSON Lines, and not one line of names and numbers."""
-    if not is_json_lines(head) or len(head) >= HEAD_BYTES or b"\n" in head.strip():
-        return is_json_lines(head)
+    if not is_json_lines(head):
+        return False
+    if len(head) >= HEAD_BYTES or b"\n" in head.strip():
+        return True
     with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(head)
         return "text" in record or any(isinstance(value, str) and len(value) > 100 for value in record.values())

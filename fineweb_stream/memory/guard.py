@@ -221,16 +221,6 @@ def return_large_blocks() -> None:
         library.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def max_file_bytes() -> int:
-    """Return how large a file may be (bytes): `ulimit -f`."""
-    if sys.platform == "win32":
-        return sys.maxsize
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
-
-
 def _private_bytes(process: psutil.Process) -> int:
     try:
         info = process.memory_info()

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -108,6 +109,16 @@ def free_bytes(folder: Path) -> int:
         while not folder.exists():
             folder = folder.absolute().parent
         return shutil.disk_usage(folder).free
+
+
+def max_file_bytes() -> int:
+    """Return how large a file may be (bytes): `ulimit -f`."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def sync_folder(folder: Path) -> None:

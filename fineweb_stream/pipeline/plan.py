@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..inputs.blocks import Source
-from ..memory.guard import max_file_bytes
 from ..output import files
 from ..output.layouts import NANOGPT, UINT32_CHANGE
 from ..output.own import TRAIN_NAME
@@ -220,7 +219,7 @@ def check_disk(found: Estimate, settings: Settings) -> None:
     needed, free = format_size(found.disk_bytes), format_size(found.disk_free_bytes)
     if settings.file_layout.is_merged:
         n_bytes = int(settings.file_layout.n_bytes(found.train_tokens) * (1 - found.spread))
-        limit = max_file_bytes()
+        limit = files.max_file_bytes()
         if n_bytes > limit:
             raise DiskError(
                 f"{found.out / TRAIN_NAME}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)}"
