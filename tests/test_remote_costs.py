@@ -20,7 +20,7 @@ from fineweb_stream import prepare
 from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.inputs.parquet import MAX_GAP_BYTES
 from fineweb_stream.inputs.sources import N_REMOTE_SAMPLES, make_sources
-from fineweb_stream.pipeline import fetch
+from fineweb_stream.pipeline import fetch, worker
 from fineweb_stream.remote.network import Fetcher, Network
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.model import ReadOptions
@@ -191,6 +191,24 @@ def test_connections_are_used_again(server, expected, tmp_path, monkeypatch) -> 
     assert outputs(tmp_path / "out") == expected
     assert len(server.log) > N_FILES * N_GROUPS
     assert server.n_connections <= 3
+
+
+def test_the_engine_loads_while_the_hub_answers(server, expected, tmp_path, monkeypatch) -> None:
+    """The first answer may wait for the engine: it does not begin to load only when the inputs are known."""
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setattr(worker, "_encoders", {})
+    is_loaded: list[bool] = []
+
+    def wait(request: Request) -> None:
+        deadline = time.monotonic() + 30
+        while not (is_loaded or worker._encoders) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        is_loaded.append(bool(worker._encoders))
+
+    server.faults = wait
+    prepare(NAME, tmp_path / "out", quiet=True)
+    assert is_loaded[0]
+    assert outputs(tmp_path / "out") == expected
 
 
 def test_neighbours_share_a_request(clean_env, tmp_path) -> None:

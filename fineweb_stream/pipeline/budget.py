@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -179,6 +181,16 @@ def plan_for(
     plan = plan_memory(guard, engine, n_workers, formats, is_local, n_connections, tokenizer, window)
     network.fetcher.n_connections, network.fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
     return plan
+
+
+def sure_engine(guard: MemoryGuard, settings: Settings) -> str | None:
+    """Return the engine that the plan will choose whatever the inputs are; None if that depends on them."""
+    plan = functools.partial(plan_memory, guard, settings.engine, 1, tokenizer=settings.tokenizer)
+    window = int(guard.budget_bytes * HIGH_SHARE) // 2  # the largest that counts
+    with contextlib.suppress(MemoryLimitError):
+        least, most = plan(formats=()), plan(formats=("parquet",), file_window=window)
+        return least.engine if least.engine == most.engine else None
+    return None
 
 
 def count_connections(inputs: Sequence[Input], asked: int) -> int:

@@ -29,15 +29,16 @@ from ..output.merge import check_shards
 from ..output.own import RECORD_NAME
 from ..output.resume import clear, clearable_bytes, open_record, recorded_inputs, reopen
 from ..output.state import DONE, ENCODING, MERGING, State
-from ..remote.hub import may_stand_for
+from ..remote.hub import is_remote, may_stand_for
 from ..remote.network import Network
 from ..support.cancel import Cancel
 from ..support.errors import DamagedError
 from ..support.log import log, say
 from ..support.model import Input, join_names
 from ..tokenizer.gpt2 import GPT2
+from ..tokenizer.tokenizer import Tokenizer
 from . import report
-from .budget import MemoryPlan, count_connections, plan_for
+from .budget import MemoryPlan, count_connections, plan_for, sure_engine
 from .fits import check_fit, fit_warnings
 from .schedule import Workers
 from .settings import Settings
@@ -260,15 +261,16 @@ def planned(request: Request, network: Network) -> Iterator[Job]:
 
     Raises `InputError` for what cannot be used, `MemoryLimitError` if not even one worker fits.
     """
-    n_val, inputs = _find(request, network)
+    guard = MemoryGuard(request.memory)
+    with _engine_loading_early(request, guard, network):
+        n_val, inputs = _find(request, network)
     settings = dataclasses.replace(request.settings, val_files=n_val)
     if settings.separator and not any(input.format == "text" for input in inputs):
         log.warning("note: --separator is for text files, and no input is one")
-    guard = MemoryGuard(request.memory)
     plan = plan_for(inputs, settings, guard, network, request.workers, request.connections, request.is_local)
     network.fetcher.is_streaming = request.is_local
     job = Job(request, settings, inputs, guard, plan, network)
-    with _engine_loading(job):
+    with _engine_loading(plan.engine, settings.tokenizer):
         job.check_inputs()
         yield job
 
@@ -289,14 +291,22 @@ def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
     return len(found), [*found, *(leave_out(others, found) if found else others)]
 
 
+def _engine_loading_early(request: Request, guard: MemoryGuard, network: Network) -> AbstractContextManager[None]:
+    """Load the engine while a server lists the inputs, if it is the engine of any plan: that takes as long."""
+    engine = sure_engine(guard, request.settings) if any(map(is_remote, request.names)) else None
+    if not engine:
+        return contextlib.nullcontext()
+    return _engine_loading(engine, request.settings.tokenizer, network.fetcher.has_asked)
+
+
 @contextlib.contextmanager
-def _engine_loading(job: Job) -> Iterator[None]:
-    """Load the engine in a thread while everything else is prepared."""
+def _engine_loading(engine: str, tokenizer: Tokenizer, begin: threading.Event | None = None) -> Iterator[None]:
+    """Load the engine in a thread while everything else is prepared; it holds the GIL, so not before `begin` is set."""
     from .worker import get_encoder
 
-    engine, tokenizer = job.plan.engine, job.settings.tokenizer
-
     def load() -> None:
+        if begin:
+            begin.wait()
         with contextlib.suppress(Exception):  # raised again when the engine is used
             get_encoder(engine, tokenizer)
 
@@ -306,5 +316,7 @@ def _engine_loading(job: Job) -> Iterator[None]:
     try:
         yield
     finally:
+        if begin:
+            begin.set()
         if thread.ident:
             thread.join()

@@ -75,6 +75,7 @@ class Fetcher:
         self.n_connections = n_connections
         self.n_readers = 0  # open readers that prefetch
         self.closed = Cancel()
+        self.has_asked = threading.Event()  # a first request is on its way
         self._web: Web | None = None
         self._jobs: list[tuple[float, int, Future[Any], Callable[[], Any]]] = []  # a heap
         self._numbers = itertools.count()
@@ -107,7 +108,7 @@ class Fetcher:
                     from .web import Web
                 except ImportError:
                     raise InputError("reading from a network needs urllib3", "pip install -U urllib3") from None
-                self._web = Web(self.closed, self.timeouts)
+                self._web = Web(self.closed, self.timeouts, self.has_asked)
             return self._web
 
     def submit(self, job: Callable[[], T], priority: float = 0) -> Future[T]:

@@ -46,8 +46,9 @@ MAX_DRAINED_BYTES = 65536
 class Web:
     """A run's HTTP client: connections, rate limits and the URLs that files redirect to; it has received `n_bytes`."""
 
-    def __init__(self, closed: Cancel, timeouts: Timeouts) -> None:
+    def __init__(self, closed: Cancel, timeouts: Timeouts, has_asked: threading.Event) -> None:
         self.closed, self.timeouts, self.pacing = closed, timeouts, Pacing(closed)
+        self._has_asked = has_asked
         self.n_bytes = 0
         self._lock = threading.Lock()
         self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by a file's URL
@@ -161,6 +162,7 @@ class Web:
                 self.closed.check()
                 return request()
 
+        self._has_asked.set()
         return self.pacing.ask(url, limit, send_again)
 
     def _manager(self, url: str) -> urllib3.PoolManager:
