@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from ..support.errors import MemoryLimitError
 from ..support.model import Input
 from ..support.units import counted
 from ..tokenizer.gpt2 import GPT2
-from ..tokenizer.tokenizer import Tokenizer
+from ..tokenizer.tokenizer import Tokenizer, has_gigatoken
 from .schedule import count_workers
 from .settings import Settings
 
@@ -137,11 +136,10 @@ def _engines(engine: str, tokenizer: Tokenizer) -> tuple[list[str], str]:
     """Return the engines to consider, the fastest first, and advice on how to get a faster one."""
     if engine != "auto":
         return [engine], ""
-    if not tokenizer.has_fast:
-        return [tokenizer.reference], ""
-    if importlib.util.find_spec("gigatoken") is None:
-        return [tokenizer.reference], " (pip install gigatoken: it is several times as fast)"
-    return ["gigatoken", tokenizer.reference], ""
+    advice = (
+        "" if not tokenizer.has_fast or has_gigatoken() else " (pip install gigatoken: it is several times as fast)"
+    )
+    return list(dict.fromkeys((tokenizer.fastest_engine, tokenizer.reference))), advice
 
 
 def _costs(engine: str, formats: Collection[str], tokenizer: Tokenizer, window_bytes: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ def usable_engine(engine: str, tokenizer: Tokenizer) -> str:
     if engine != "auto" or tokenizer is GPT2 or not tokenizer.has_fast:
         return engine
     try:
-        get_encoder("auto", tokenizer)
+        get_encoder(tokenizer.fastest_engine, tokenizer)
     except EngineError as error:
         log.info(f"note: {error.message}: only {tokenizer.reference} encodes, which is slower and always right")
         return tokenizer.reference

@@ -9,7 +9,6 @@ Special tokens are not supported: `<|endoftext|>` in a text is plain text. The e
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from .engines import Gigatoken, count_same, reference_engine
 from .ids import Ends, Ids
 from .load import load_tokenizer
 from .newest import has_newest
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, has_gigatoken
 
 CALL_BYTES = 5 << 18
 """How much text an engine gets per call (bytes). It bounds the engine's uint32 result and the delay of a cancellation.
@@ -72,15 +71,11 @@ class Encoder:
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = load_tokenizer(str(tokenizer))
         tokenizer.check_engine(engine)
-        reference = tokenizer.reference
-        has_gigatoken = importlib.util.find_spec("gigatoken") is not None
-        if engine == "gigatoken" and not has_gigatoken:
-            raise InputError(
-                "the engine gigatoken is not installed", f"pip install gigatoken, or choose --engine {reference}"
-            )
         self.tokenizer = tokenizer
-        is_fast = engine == "gigatoken" or (engine == "auto" and has_gigatoken and tokenizer.has_fast)
-        self.engine = "gigatoken" if is_fast else reference
+        self.engine = tokenizer.fastest_engine if engine == "auto" else engine
+        if self.engine == "gigatoken" and not has_gigatoken():
+            how = f"pip install gigatoken, or choose --engine {tokenizer.reference}"
+            raise InputError("the engine gigatoken is not installed", how)
         self._encode = self._reference = reference_engine(tokenizer)
         if self.engine == "gigatoken":
             self._encode = Gigatoken(tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,6 +70,11 @@ class Tokenizer:
         return ("auto", self.reference, *(["gigatoken"] if self.has_fast else []))
 
     @property
+    def fastest_engine(self) -> str:
+        """The engine that "auto" stands for: gigatoken if it is installed and supports the tokenizer."""
+        return "gigatoken" if self.has_fast and has_gigatoken() else self.reference
+
+    @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
         """The dtype of an id, in memory and in files: little-endian uint16, or uint32 above 65,536 ids."""
         return id_dtype(self.n_ids)
@@ -77,6 +83,11 @@ class Tokenizer:
         """Raise `InputError` for an engine that does not support this tokenizer."""
         if engine not in self.engines:
             raise InputError(f"no such engine: {engine!r}", f"the engines are {', '.join(self.engines)}")
+
+
+def has_gigatoken() -> bool:
+    """Tell whether the fast engine is installed."""
+    return importlib.util.find_spec("gigatoken") is not None
 
 
 def find_eot(eot: str, special: Mapping[str, int], kind: str) -> int:
