@@ -129,7 +129,7 @@ def feed(program: subprocess.Popen[str], text: str) -> None:
 LEFT = {
     "of a dead process": b'{"pid": 4194000, "host": "node17"}',
     "of this process": json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
-    "of version 0.1.0": b'{"pid": 7, "host": "node17", "started": 5.0, "run": "0a"}',
+    "with more in it": b'{"pid": 7, "host": "node17", "started": 5.0, "run": "0a"}',
     "empty": b"",
     "half written": b'{"pid": 1',
     "zeros": bytes(99),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import itertools
 import json
 import os
@@ -14,7 +13,6 @@ import time
 import tracemalloc
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +96,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_audit)
 
 
-@pytest.mark.parametrize("kind", ["interrupted", "done", "format 1"])
+@pytest.mark.parametrize("kind", ["interrupted", "done"])
 def test_mutated_records(kind: str, tmp_path: Path) -> None:
     """A thousand forged records: each gives one sentence or a right run, and touches nothing outside the folder."""
     global _opened
@@ -107,8 +105,6 @@ def test_mutated_records(kind: str, tmp_path: Path) -> None:
         prepare(path, kept, quiet=True, max_tokens=900, **OPTIONS)
     else:
         assert not prepare_some(path, kept, 3)
-    if kind == "format 1":
-        as_format1(kept)
     prepare(path, tmp_path / "expected", quiet=True, **OPTIONS)
     expected, rng, n_sentences = outputs(tmp_path / "expected"), random.Random(kind), 0
     content, state = json.loads((kept / "prepare.json").read_bytes()), None
@@ -175,6 +171,7 @@ def test_a_rest_without_shards(tmp_path: Path) -> None:
 def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
     """Of the inputs on record, only those that the names of the command may stand for are used."""
     good = "hf://datasets/HuggingFaceFW/fineweb-edu@87f09149ef4734204d70ed1d046ddc9ca3f2b8f9/sample/10BT/000.parquet"
+    run = manifest.new_run()
     for name, url, is_taken in (
         ("fineweb-edu:sample-10BT", good, True),
         ("fineweb-edu:sample-10BT", "file:///etc/passwd", False),
@@ -187,7 +184,9 @@ def test_inputs_of_a_record_are_not_read(tmp_path: Path) -> None:
         ("s3://bucket/folder/*.parquet", "s3://bucket/folder/1.parquet", True),
         ("s3://bucket/folder", "s3://bucket/folder2/1.parquet", False),
     ):
-        record = Record(tmp_path / "prepare.json", Settings().fixed(), [Input(url, "text", 9, "v")], State(), [name])
+        record = Record(
+            tmp_path / "prepare.json", Settings().fixed(), [Input(url, "text", 9, "v")], State(run=run), [name]
+        )
         record.begin()
         assert (recorded_inputs(tmp_path, [name], may_stand_for, [name], False) is not None) == is_taken, (name, url)
         (tmp_path / "prepare.json").unlink()
@@ -208,87 +207,6 @@ def test_a_commit_does_not_grow_with_the_inputs(tmp_path: Path) -> None:
         sizes.append((out / "prepare.json").stat().st_size)
         assert read_record(out).state == record.state
     assert abs(sizes[0] - sizes[1]) < 10
-
-
-def as_format1(out: Path) -> None:
-    """Turn a folder into what version 0.1.0 left."""
-    record = read_record(out)
-    state = {name: value for name, value in asdict(record.state).items() if name not in NEW}
-    state |= dict.fromkeys(("skip_train", "skip_val", "skip_train_documents", "skip_val_documents"), 0)
-    state |= dict.fromkeys(("skip_changes", "skip_text_bytes", "skip_input_bytes"), 0)
-    before = record.state.snapshot
-    if before and not record.state.is_exhausted:
-        for name in ("train_tokens", "val_tokens", "train_documents", "val_documents"):
-            short = name.replace("_tokens", "")
-            state[f"skip_{short}"] = state[name] - before[name]
-        for name in ("text_bytes", "input_bytes"):
-            state[f"skip_{name}"] = state[name] - before[name]
-    for output in state["outputs"].values():
-        output.pop("head", None)
-    inputs = [asdict(input) | {"modified": input.fingerprint.partition(" ")[0]} for input in record.inputs]
-    for input in inputs:
-        del input["fingerprint"]
-    content = {"format": 1, "status": state["status"], **record.about, "names": record.names}
-    content |= {"settings": record.settings, "inputs": inputs, "state": state}
-    tied(out, content, None)
-    (out / "prepare.manifest.json").unlink(missing_ok=True)
-    for path in out.glob("*.part"):
-        path.rename(out / path.name.replace(f".{record.run}", ""))
-
-
-NEW = (
-    *("input_read", "val_end", "changes_head", "shard_heads", "base_shards", "parts"),
-    *("place", "snapshot", "old", "run"),
-)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("kind", ["interrupted", "merged", "done", "done at a limit"])
-def test_a_folder_of_the_version_before(kind: str, keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finished or interrupted, it is recognised and continued, with the same bytes; --overwrite starts over."""
-    path, out, options = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out", OPTIONS | {"keep_shards": keep}
-    prepare(path, tmp_path / "expected", quiet=True, **options)
-    for overwrite in (False, True):
-        shutil.rmtree(out, ignore_errors=True)
-        if kind == "interrupted":
-            assert not prepare_some(path, out, 9, keep_shards=keep)
-        elif kind == "merged":
-            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-                patch.setattr("fineweb_stream.pipeline.run.merge", lambda *args, **kwargs: 1 / 0)
-                with pytest.raises(PrepareError, match="ZeroDivisionError"):
-                    prepare_in_blocks(2000, path, out, **options)
-            (out / "prepare.log").unlink()
-        else:
-            limit = {"max_tokens": 4000} if kind == "done at a limit" else {}
-            prepare(path, out, quiet=True, **options | limit)
-        as_format1(out)
-        before = {p.name: p.read_bytes() for p in out.iterdir()}
-        with pytest.raises(PrepareError, match="--seed was 0 and is 3"):
-            prepare(path, out, quiet=True, seed=3, **options)
-        assert {p.name: p.read_bytes() for p in out.iterdir()} == before
-        prepare(path, out, quiet=True, overwrite=overwrite, **options)
-        assert outputs(out) == outputs(tmp_path / "expected")
-        assert not list(out.glob("*.part"))
-        verify(out)
-
-
-@pytest.mark.parametrize("n_blocks", [2, 9])
-def test_a_stream_of_the_version_before(n_blocks: int, tmp_path: Path) -> None:
-    """It does not say where val of a compressed text ended: the run goes on if that is past, else it says so."""
-    path, out, text = tmp_path / "c.txt.gz", tmp_path / "out", "\n".join(DOCS).encode()
-    path.write_bytes(gzip.compress(text))
-    options = OPTIONS | {"val_ratio": 0.3}
-    prepare(path, tmp_path / "expected", quiet=True, **options)
-    assert not prepare_some(path, out, n_blocks, **options)
-    as_format1(out)
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
-    if n_blocks == 2:
-        with pytest.raises(PrepareError, match="where its val ends is not known"):
-            prepare(path, out, quiet=True, **options)
-        assert {p.name: p.read_bytes() for p in out.iterdir()} == before
-    else:
-        prepare_in_blocks(3000, path, out, **options)
-        assert outputs(out) == outputs(tmp_path / "expected")
 
 
 def test_changes_of_text_that_is_bad_all_over(tmp_path: Path) -> None:

@@ -293,7 +293,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda data: bytes(len(data)),
     "noise": lambda data: bytes(range(256)) * 9,
     "a list": lambda data: b"[]",
-    "another's": lambda data: b'{"format": 1}',
+    "another's": lambda data: b'{"format": 0}',
+    "older": lambda data: data.replace(b'"format": 2', b'"format": 1'),
     "deep": lambda data: b"[" * 100_000,
     "nothing in it": lambda data: json.dumps(dict.fromkeys(json.loads(data))).encode(),
     "lists": lambda data: json.dumps({name: [] for name in json.loads(data)} | {"format": 2}).encode(),
@@ -320,6 +321,8 @@ def test_damaged_record(name: str, damage: str, corpus_path: Path, tmp_path: Pat
         message = capsys.readouterr().err
         assert str(record) in message
         assert "move it and the outputs away, or choose another folder" in message
+        if damage in ("older", "newer"):
+            assert re.search(r"another version .*\n  continue with that version", message)
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     for path in out.iterdir():
         path.rename(tmp_path / path.name)

@@ -93,8 +93,6 @@ def _is_same(before: Input, now: Input) -> bool:
     """Tell whether a file is the one on record, whatever its time and, if it is local, its path."""
     a, b = content_of(before.fingerprint), content_of(now.fingerprint)
     is_local = bool(changed_at(now.fingerprint))
-    if is_local and not changed_at(before.fingerprint):  # version 0.1.0 identified a file by its time
-        b = changed_at(now.fingerprint)
     kinds = [(i.format, i.size, i.is_stream, i.compression) for i in (before, now)]
     return a == b and kinds[0] == kinds[1] and (before.path == now.path or is_local)
 

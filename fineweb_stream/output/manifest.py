@@ -234,8 +234,8 @@ class Record:
         files.write_whole(path, [data], self.run, lambda: self._check_own(path))
 
     def _check_own(self, path: Path) -> None:
-        """Raise `InputError` if the file there does not name this run; runs of version 0.1.0 had no number."""
-        if self.run and (data := _read(path)) is not None and f'"run": "{self.run}"'.encode() not in data:
+        """Raise `InputError` if the file there does not name this run."""
+        if (data := _read(path)) is not None and f'"run": "{self.run}"'.encode() not in data:
             raise InputError(f"{path}: not the file that this run has written", _CONTINUES)
 
 
@@ -275,11 +275,7 @@ def _left_aside(begun: Record) -> Record:
 
 def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
     """Return the record in a file and the manifest beside it. Raises `ValueError` and its like for a damaged one."""
-    content = _parse(path, data, [1, FORMAT])
-    if content["format"] == 1:
-        from .format1 import read_format1  # needed by no other run
-
-        return read_format1(path, content)
+    content = _parse(path, data)
     if is_done := "settings" in content:
         record = _record_of(path, content)
     else:
@@ -301,17 +297,17 @@ def _read_manifest(path: Path) -> Record | None:
     if (data := _read(beside)) is None:
         return None
     with _named(beside):
-        record = _record_of(path, _parse(beside, data, [FORMAT]))
+        record = _record_of(path, _parse(beside, data))
     record.on_disk = hashlib.sha256(data).hexdigest()
     return record
 
 
 def _record_of(path: Path, content: dict[str, Any]) -> Record:
     """Return the record that a manifest describes, with its initial state."""
-    check_sum(content)
+    _check_sum(content)
     run = content["run"]
-    check(re.fullmatch(r"[0-9a-f]{12}|", run) is not None, "run")
-    inputs, settings, names, about = check_manifest(content)
+    check(re.fullmatch(r"[0-9a-f]{12}", run) is not None, "run")
+    inputs, settings, names, about = _check_manifest(content)
     return Record(path, settings, inputs, State(run=run), names, about)
 
 
@@ -346,11 +342,11 @@ def _named(path: Path) -> Any:
         raise PrepareError(f"{path}: not a record of a run ({type(error).__name__}: {reason})", _AWAY) from None
 
 
-def _parse(path: Path, data: bytes, formats: list[int]) -> dict[str, Any]:
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
     """Return the content of a file of a record; `PrepareError` if this version cannot continue it."""
     content: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
     check(isinstance(content, dict), "not an object")
-    if (found := content["format"]) not in formats:
+    if (found := content["format"]) != FORMAT:
         raise PrepareError(
             f"{path}: written by another version of the program (format {ascii(str(found))[1:-1][:20]}, here {FORMAT})",
             f"continue with that version, or {_AWAY}",
@@ -358,7 +354,7 @@ def _parse(path: Path, data: bytes, formats: list[int]) -> dict[str, Any]:
     return content
 
 
-def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any], list[str], dict[str, Any]]:
+def _check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any], list[str], dict[str, Any]]:
     """Return inputs, settings, names and versions of a manifest; `TypeError`, `ValueError`, `KeyError` if invalid."""
     inputs = [Input(**input) for input in content["inputs"]]
     fresh = Input("", "", 0, "")
@@ -380,7 +376,7 @@ def check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any]
     return inputs, settings, names, about
 
 
-def check_sum(content: dict[str, Any]) -> None:
+def _check_sum(content: dict[str, Any]) -> None:
     """Remove the checksum from a record's content. Raises `ValueError` if it is wrong."""
     check(content.pop("checksum") == _checksum(content), _WRONG_CHECKSUM)
 

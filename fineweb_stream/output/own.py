@@ -113,11 +113,9 @@ def orphans(folder: Path) -> Iterator[Path]:
 
 def own_parts(folder: Path, run: str) -> Iterator[Path]:
     """Yield the temporary files of a run, which have its number in their names."""
-    end = f".{run}.part" if run else ".part"
-    is_own = is_temporary if run else is_output  # version 0.1.0 had neither a number nor a spool
     for name in sorted(os.listdir(folder)):
-        written = name.removesuffix(end)
-        if written != name and (is_own(written) or written in RECORD_NAMES):
+        written = name.removesuffix(f".{run}.part")
+        if written != name and (is_temporary(written) or written in RECORD_NAMES):
             yield folder / name
 
 

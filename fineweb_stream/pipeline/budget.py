@@ -136,9 +136,8 @@ def _engines(engine: str, tokenizer: Tokenizer) -> tuple[list[str], str]:
     """Return the engines to consider, the fastest first, and advice on how to get a faster one."""
     if engine != "auto":
         return [engine], ""
-    advice = (
-        "" if not tokenizer.has_fast or has_gigatoken() else " (pip install gigatoken: it is several times as fast)"
-    )
+    is_slower = tokenizer.has_fast and not has_gigatoken()
+    advice = " (pip install gigatoken: it is several times as fast)" if is_slower else ""
     return list(dict.fromkeys((tokenizer.fastest_engine, tokenizer.reference))), advice
 
 

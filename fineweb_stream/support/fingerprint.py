@@ -49,9 +49,8 @@ def head_of(fingerprint: str) -> str:
 
 def date_of(fingerprint: str) -> str:
     """Return the modification time in a fingerprint as local date and time, "" if it has none."""
-    time = changed_at(fingerprint) or (fingerprint if fingerprint.isdecimal() else "")
     try:
-        moment = datetime.fromtimestamp(int(time or "x") / 1e9, timezone.utc).astimezone()
+        moment = datetime.fromtimestamp(int(changed_at(fingerprint)) / 1e9, timezone.utc).astimezone()
     except (ValueError, OverflowError, OSError):
         return ""
     return f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -74,8 +74,10 @@ class Encoder:
         self.tokenizer = tokenizer
         self.engine = tokenizer.fastest_engine if engine == "auto" else engine
         if self.engine == "gigatoken" and not has_gigatoken():
-            how = f"pip install gigatoken, or choose --engine {tokenizer.reference}"
-            raise InputError("the engine gigatoken is not installed", how)
+            raise InputError(
+                "the engine gigatoken is not installed",
+                f"pip install gigatoken, or choose --engine {tokenizer.reference}",
+            )
         self._encode = self._reference = reference_engine(tokenizer)
         if self.engine == "gigatoken":
             self._encode = Gigatoken(tokenizer)
