@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from fineweb_stream import cli, estimate, iter_ids, prepare
-from fineweb_stream.inputs.storage import InputFile
+from fineweb_stream.inputs.blocks import Source
+from fineweb_stream.inputs.storage import InputFile, check_unchanged
 from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
-from fineweb_stream.pipeline import run, samples
+from fineweb_stream.pipeline import fetch, run, samples
 from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 from fineweb_stream.tokenizer import encoder
 
@@ -564,6 +565,30 @@ def test_a_file_that_grows_behind_the_place(kind: str, tmp_path: Path, caplog) -
     path.write_bytes(pack(text.replace(b"Document 0.9 ", b"Document 0.8 ", 1) + text))
     with pytest.raises(InputError, match=r"changed: .*: it was read already"):
         prepare(path, tmp_path / "before", quiet=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "gz"])
+@pytest.mark.parametrize("shard_tokens", [50, 10**8])
+def test_a_file_that_grows_in_the_midst(shard_tokens: int, kind: str, tmp_path: Path, monkeypatch) -> None:
+    """A file gets longer while it is read, in the midst of a word: it is named, and the same command continues."""
+    pack = (lambda data: gzip.compress(data, mtime=0)) if kind == "gz" else bytes
+    path = tmp_path / ("c.txt" if kind == "txt" else f"c.jsonl{'.gz' * (kind == 'gz')}")
+    text = "\n".join(DOCS).encode() if kind == "txt" else write_jsonl(tmp_path / "all", DOCS).read_bytes()
+    options = OPTIONS | {"shard_tokens": shard_tokens, "val_tokens": 50}
+    path.write_bytes(pack(text[:-5]))
+
+    def grow(source: Source) -> None:
+        path.write_bytes(pack(text[:-5]) + pack(text[-5:] + text))
+        check_unchanged(source)
+
+    monkeypatch.setattr(fetch, "check_unchanged", grow)
+    with pytest.raises(InputError, match="changed while it was read") as caught:
+        prepare_in_blocks(2000, path, tmp_path / "out", **options)
+    assert "tokens are saved" in str(caught.value)
+    monkeypatch.undo()
+    prepare_in_blocks(2000, path, tmp_path / "out", **options)
+    prepare(path, tmp_path / "at once", quiet=True, **options)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "at once")
 
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["interrupted", "done"])

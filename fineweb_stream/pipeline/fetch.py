@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -99,8 +100,14 @@ def _iter_pieces(source: Source, start: int, stop: Cancel) -> Iterator[Piece[Blo
     is_fetched = _is_fetched(source) and fetcher.is_streaming
     own: Source = replace(given, network=Network(fetcher, stop))
     blocks = (replace(block, source=source) for block in own.iter_blocks(start))  # may be cut again after `stop`
-    yield from _iter_fetched(source, blocks) if is_fetched else map(_piece, blocks)
-    check_unchanged(own)
+    held: deque[Piece[Block]] = deque()
+    for piece in _iter_fetched(source, blocks) if is_fetched else map(_piece, blocks):
+        held.append(piece)
+        del piece  # else it would be kept alive while the workers use it
+        if len(held) > 1:
+            yield held.popleft()
+    check_unchanged(own)  # before the last block, which ends where the file did
+    yield from held
 
 
 def _piece(block: Block) -> Piece[Block]:

@@ -28,7 +28,7 @@ from ..output.splits import Split, place_eot, split_documents, split_text, split
 from ..output.spool import check_spool
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.cancel import Cancel
-from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError
+from ..support.errors import DiskError, InputError, Interrupted, PrepareError
 from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import say
 from . import report
@@ -128,7 +128,7 @@ class Run:
                 self._finish_encoding(writer, changes)
             except BaseException as error:
                 if state.status == ENCODING:
-                    if _has_no_room(error) or isinstance(error, ChangedError):
+                    if _has_no_room(error):
                         self._cut_back(writer, changes)
                     elif self._is_whole:
                         self._commit(writer, changes)
@@ -239,11 +239,7 @@ class Run:
         writer.give_names()
 
     def _cut_back(self, writer: ShardWriter, changes: ChangeLog) -> None:
-        """Cut the last block off again and save everything before it.
-
-        Needed when the disk fills up in the middle of a block, and when a file has changed: its last block may end
-        where the file did before it grew.
-        """
+        """Cut the last block off again, in the middle of which the disk got full, and save everything before it."""
         if not self._before:
             return
         with contextlib.suppress(PrepareError):  # the original error is the one to report
