@@ -117,6 +117,22 @@ def no_hash_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def keep_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run neither renames nor deletes a file that it has open itself: Windows refuses to."""
+
+    def guard(change: Callable[..., None]) -> Callable[..., None]:
+        def guarded(*paths: Path) -> None:
+            in_use = {file.path for file in psutil.Process().open_files()}
+            assert not in_use & {os.path.realpath(path) for path in paths}
+            change(*paths)
+
+        return guarded
+
+    for name in ("remove", "replace"):
+        monkeypatch.setattr(files, name, guard(getattr(files, name)))
+
+
+@pytest.fixture
 def with_estimate(no_estimate: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs estimate nevertheless: for some of the tests of a module that has `no_estimate`."""
     monkeypatch.setattr(samples, "sample", ESTIMATE)

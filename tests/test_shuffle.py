@@ -127,6 +127,7 @@ def test_documents_are_ordered_by_key(reference: Any, made: Callable[..., Path],
     verify(out)
 
 
+@pytest.mark.usefixtures("keep_open_files")
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 @pytest.mark.parametrize(
     "options", [{}, {"keep_shards": True}, {"val_ratio": 0.6, "eot": "both"}, {"layout": "npy", "eot": "before"}]

@@ -117,15 +117,15 @@ class Spool:
 
     def _iter_ids(self, start: int) -> Iterator[Ids]:
         while start < self.n_tokens:
+            self.check()
             number, place = divmod(start, self._file_tokens)
-            stop = min((number + 1) * self._file_tokens, self.n_tokens)
-            with _open(self._paths[number], (place + stop - start) * self.dtype.itemsize) as file:
-                file.seek(place * self.dtype.itemsize)
-                while start < stop:
-                    self.check()
-                    ids = _read(file, self._paths[number], self.dtype, min(PIECE_TOKENS, stop - start))
-                    start += len(ids)
-                    yield ids
+            n = min(PIECE_TOKENS, self._file_tokens - place, self.n_tokens - start)
+            path, n_before = self._paths[number], place * self.dtype.itemsize
+            with _open(path, n_before + n * self.dtype.itemsize) as file:  # Windows cannot delete an open file
+                file.seek(n_before)
+                ids = _read(file, path, self.dtype, n)
+            start += n
+            yield ids
 
 
 class Bucket:
