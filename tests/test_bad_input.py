@@ -264,6 +264,21 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
         find_inputs([str(tmp_path / "tree/*.txt")])
 
 
+def test_a_drive_without_file_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all files have the number 0, as on network drives of Windows, none is taken for another."""
+    from fineweb_stream.inputs.discover import find_inputs, leave_out
+
+    for name in ("d/1.txt", "d/a/2.txt", "d/a/b/3.txt", "d/c/4.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("some words")
+    monkeypatch.setattr(
+        os, "stat", lambda *a, stat=os.stat, **o: os.stat_result([*(i := stat(*a, **o))[:1], 0, *i[2:]])
+    )
+    found = find_inputs([str(tmp_path / "d")])
+    assert [Path(input.path).name for input in found] == ["1.txt", "2.txt", "3.txt", "4.txt"]
+    assert leave_out(found, found[:1]) == found[1:]
+
+
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 def test_what_is_no_file_in_a_folder(kind: str, tmp_path: Path, monkeypatch, caplog) -> None:
     """A pipe, socket or device in a folder is skipped, named and never opened; as an input it is refused."""

@@ -131,8 +131,8 @@ def _place(input: Input) -> str:
         return f"{url.scheme}://{url.hostname}:{port}{unquote(url.path)}?{url.query}"
     if (input.is_remote and not input.path.startswith("file://")) or input.is_stdin:
         return input.path
-    info = os.stat(input.path.removeprefix("file://"))  # a file may have several paths
-    return f"{info.st_dev} {info.st_ino}"
+    info = os.stat(path := input.path.removeprefix("file://"))  # a file may have several paths
+    return f"{info.st_dev} {info.st_ino}" if info.st_ino else os.path.realpath(path)
 
 
 def _no_usable_but(folder: str, others: Sequence[Path]) -> InputError:

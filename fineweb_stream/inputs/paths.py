@@ -26,13 +26,13 @@ def iter_files(folder: Path) -> Iterator[Path]:
     def stop(error: OSError) -> None:
         raise error
 
-    seen: set[tuple[int, int]] = set()
+    seen: set[str] = set()
     for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
-        info = os.stat(place)
-        if (info.st_dev, info.st_ino) in seen:
+        real = os.path.realpath(place)  # not its number: all have number 0 on some network drives of Windows
+        if real in seen:
             subfolders.clear()
             continue
-        seen.add((info.st_dev, info.st_ino))
+        seen.add(real)
         hidden = set(filter(is_hidden, subfolders))
         subfolders[:] = sorted(set(subfolders) - hidden)
         yield from (Path(place, name) for name in (*files, *hidden))
