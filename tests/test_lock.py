@@ -26,7 +26,7 @@ from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError
 
 from .conftest import ROOT
-from .helpers import outputs
+from .helpers import System, outputs
 from .test_resume import ARGUMENTS, DOCS, OPTIONS, corpus_path
 
 __all__ = ["corpus_path"]  # a fixture
@@ -189,6 +189,19 @@ def test_a_file_system_without_locks(number: int, corpus_path: Path, tmp_path: P
     assert "this file system has no locks" in caplog.text
     assert "make sure that no other run works in this folder" in caplog.text
     prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
+
+
+def test_a_drive_whose_files_have_no_lasting_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, some network drives number a file anew at each look: its name is enough, as nobody can take it."""
+
+    class Windows(System):
+        name = "nt"
+
+    monkeypatch.setattr(lock, "os", Windows())
+    monkeypatch.setattr(lock.files, "is_same", lambda *_: False)
+    with lock.locked(tmp_path / "out"):
+        assert (tmp_path / "out" / lock.LOCK_NAME).exists()
+    assert not (tmp_path / "out").exists()
 
 
 def can_unshare() -> bool:

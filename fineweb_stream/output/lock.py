@@ -62,7 +62,7 @@ def _acquire(path: Path) -> int:
                 f"{path}: another run works in this folder ({_describe(content)})",
                 "wait for it or stop it; or give this one another folder with --out",
             )
-        if files.is_same(path, fd):
+        if os.name == "nt" or files.is_same(path, fd):  # there, the name of an open file stays
             with suppress(OSError):  # the content is only for messages
                 os.ftruncate(fd, 0)
                 os.lseek(fd, 0, os.SEEK_SET)
