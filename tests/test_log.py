@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,3 +134,15 @@ assert not has_listener() and log.level == 0
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("first is done\nsecond is done\n", "")
+
+
+def test_an_encoding_that_lacks_characters(tmp_path: Path) -> None:
+    """A script's output in an old encoding, as on Windows in a file: a message has escapes, and is not lost."""
+    path = write_jsonl(tmp_path / "Пушкин.txt", ["some words"] * 50)
+    code = f"from fineweb_stream import prepare; prepare({str(path)!r}, {str(tmp_path / 'out')!r}, engine='tiktoken')"
+    env = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, timeout=60, env=env, capture_output=True, encoding="cp1252"
+    )
+    assert "read as JSON Lines by their content" in done.stdout
+    assert r"\u041f\u0443" in done.stdout

@@ -40,9 +40,13 @@ class Printer(logging.Handler):
     level_before = logging.NOTSET
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the message."""
+        """Print the message, with escapes for characters that the stream's encoding lacks."""
+        message = record.getMessage()
         try:
-            print(record.getMessage(), flush=True)
+            try:
+                print(message, flush=True)
+            except UnicodeEncodeError:
+                print(message.encode("ascii", "backslashreplace").decode(), flush=True)
         except OSError as error:  # a closed terminal or pipe is no reason to stop the run
             self.lost = error
         except ValueError:  # a script has closed its standard output
