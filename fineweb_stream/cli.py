@@ -176,7 +176,7 @@ def _default_names(here: Path) -> list[str]:
         if is_beside:
             raise InputError(
                 f"no input named: it may be standard input, or {names[0]} beside the script",
-                f"name it: {program()} - or {program()} {quoted(names[0])} < /dev/null",
+                f"name it: {program()} - or {program()} {quoted(names[0])}",
             )
         log.info("no input named: reading standard input")
         return [STDIN]

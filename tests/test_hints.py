@@ -386,7 +386,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", "'it can be read once'"),
         ("inputs/discover.py", "'save it to a file, and name that'"),
         ("inputs/discover.py", "_how_to_read(path, info.st_mode)"),
-        ("inputs/standard_input.py", "pipe text into it: cat corpus.txt | {program()} -"),
+        ("inputs/standard_input.py", "pipe text into it: COMMAND | {program()} -"),
         ("pipeline/vocabulary.py", "'put the text in a file'"),
     ],
     "A scheduler and workers have to be lost, or to lack something: test_cluster.": [

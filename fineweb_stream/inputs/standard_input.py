@@ -10,7 +10,7 @@ import stat
 import sys
 from typing import cast
 
-from ..support.cancel import NEVER, TICK_SECONDS, Cancel
+from ..support.cancel import NEVER, TICK_SECONDS, Cancel, aside
 from ..support.errors import InputError
 from ..support.redact import program
 
@@ -56,7 +56,7 @@ def stdin_head(cancel: Cancel = NEVER) -> bytes:
         _HEAD.extend(StandardInput(cancel).read(_HEAD_BYTES))
     if not _HEAD:
         what = "empty" if sys.stdin else "closed"
-        raise InputError(f"standard input is {what}", f"pipe text into it: cat corpus.txt | {program()} -")
+        raise InputError(f"standard input is {what}", f"pipe text into it: COMMAND | {program()} -")
     return bytes(_HEAD)
 
 
@@ -70,8 +70,15 @@ def is_piped(seconds: float) -> bool:
     try:
         buffer = cast(io.BufferedReader, sys.stdin.buffer)
         kind = os.fstat(buffer.fileno()).st_mode
-        if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)) or not select.select([buffer], [], [], seconds)[0]:
-            return False
-        return bool(buffer.peek(1))
-    except (AttributeError, OSError, ValueError):  # closed, replaced, or on Windows: no pipes in select
+        return (stat.S_ISFIFO(kind) or stat.S_ISREG(kind)) and _has_data(buffer, seconds)
+    except (AttributeError, OSError, ValueError):  # closed, replaced, or silent
         return False
+
+
+def _has_data(buffer: io.BufferedReader, seconds: float) -> bool:
+    try:
+        if not select.select([buffer], [], [], seconds)[0]:
+            return False
+    except OSError:  # Windows
+        return bool(aside(lambda: buffer.peek(1), NEVER, seconds))
+    return bool(buffer.peek(1))
