@@ -211,6 +211,37 @@ def test_the_engine_loads_while_the_hub_answers(server, expected, tmp_path, monk
     assert outputs(tmp_path / "out") == expected
 
 
+def test_names_are_looked_at_together(tmp_path) -> None:
+    """Many URLs cost the time of a few, in as many connections as there may be; the inputs are in the order named."""
+    (tmp_path / "local.jsonl").write_text('{"text": "a"}\n')
+    names = [f"{i}.jsonl" for i in (7, 2, 9, 4, 1, 3, 8, 5)]
+    for name in names:
+        (tmp_path / name).write_text('{"text": "a"}\n')
+    together = threading.Barrier(4)
+
+    def wait(request: Request) -> Fault:
+        together.wait(20)
+        return Fault()
+
+    with HubServer(tmp_path) as server, Fetcher(4) as fetcher:
+        server.next_fault = wait  # type: ignore[method-assign]  # without its lock
+        urls = [f"{server.url}/files/{name}" for name in names]
+        urls.insert(3, str(tmp_path / "local.jsonl"))
+        found = find_inputs([*urls, urls[0]], None, Network(fetcher))
+        assert [input.path for input in found] == [*urls, urls[0]]
+        assert len(server.log) == 2 * len(names) and server.n_connections == 4
+
+
+def test_an_error_does_not_wait_for_other_names(tmp_path) -> None:
+    """A URL that does not exist is refused at once, also while the server is silent about another."""
+    with HubServer(tmp_path) as server, Fetcher() as fetcher:
+        server.next_fault = lambda request: HANGS if "silent" in request.path else Fault()  # type: ignore[method-assign]
+        start = time.monotonic()
+        with pytest.raises(InputError, match="404"):
+            find_inputs([f"{server.url}/files/{name}" for name in ("absent", "silent")], None, Network(fetcher))
+        assert time.monotonic() - start < 5
+
+
 def test_neighbours_share_a_request(clean_env, tmp_path) -> None:
     """Adjacent row groups are fetched by one request for each 4 MB; blocks and bytes are as from a disk."""
     folder, rng = tmp_path / "hub" / "o" / "n" / "data", random.Random(9)

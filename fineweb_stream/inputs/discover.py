@@ -13,13 +13,14 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from ..remote.hub import is_remote, list_remote
 from ..remote.network import Network, RemoteFile, RemoteReader
+from ..support.cancel import Cancel
 from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
@@ -66,8 +67,11 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     """
     if format not in (None, *SUFFIX_OF_FORMAT):
         raise InputError(f"format={format!r}: no such format", f"the formats are {', '.join(SUFFIX_OF_FORMAT)}")
-    network = network or Network()
-    inputs = [input for name in _without_own(names) for input in _find(name, format, network)]
+    network, names = network or Network(), _without_own(names)
+    urls = dict.fromkeys(filter(is_remote, names))
+    found = {name: _find(name, format, network) for name in names if name not in urls}
+    found |= zip(urls, _find_remote(list(urls), format, network), strict=True)
+    inputs = [input for name in names for input in found[name]]
     if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
         log.warning("note: read as JSON Lines by their content (--format text overrides it): %s", name_some(lines))
     others = [Path(input.path) for input in inputs if format and _by_name(input.path)[0] not in ("", format)]
@@ -93,11 +97,9 @@ def _without_own(names: Sequence[str]) -> list[str]:
 
 
 def _find(name: str, format: str | None, network: Network) -> list[Input]:
-    """Return the files behind one name."""
+    """Return the files behind one name on this machine."""
     if name == STDIN:
         return [_stdin(format, network)]
-    if is_remote(name):
-        return _find_remote(name, format, network)
     found = []
     for path, is_named in _expand(name):  # there may be very many
         network.cancel.check()
@@ -197,23 +199,35 @@ def _can_be_converted(path: Path) -> bool:
     return False
 
 
-def _find_remote(name: str, asked: str | None, network: Network) -> list[Input]:
-    """Describe the files behind a URL or a short name; if the first N_LOOKED fit their names, trust the other names."""
-    files = _leave_others(list_remote(name, network), name, network)
+def _find_remote(names: Sequence[str], asked: str | None, network: Network) -> list[list[Input]]:
+    """Describe the files behind URLs and short names, many at once.
+
+    If the first N_LOOKED behind a name fit their own names, trust the others'.
+    """
+    stop = Cancel(network.cancel)
+    network, pool = Network(network.fetcher, stop), ThreadPoolExecutor(network.fetcher.n_connections)
     describe = functools.partial(_describe_remote, asked=asked, network=network)
-    with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
-        first = list(pool.map(describe, files[:N_LOOKED]))
-        is_as_called = all(input.format == _by_name(input.path)[0] for input in first)
-        return first + list(pool.map(functools.partial(describe, is_trusted=is_as_called), files[N_LOOKED:]))
+    try:
+        listed = pool.map(functools.partial(list_remote, network=network), names)
+        wanted = [_leave_others(files, name, network, pool) for name, files in zip(names, listed, strict=True)]
+        looked = [pool.map(describe, files[:N_LOOKED]) for files in wanted]
+        found = list(map(list, looked))
+        for inputs, files in zip(found, wanted, strict=True):
+            is_as_called = all(input.format == _by_name(input.path)[0] for input in inputs)
+            inputs.extend(pool.map(functools.partial(describe, is_trusted=is_as_called), files[N_LOOKED:]))
+        return found
+    finally:
+        stop.set()  # an error does not wait for other requests
+        pool.shutdown(cancel_futures=True)
 
 
-def _leave_others(files: Sequence[RemoteFile], name: str, network: Network) -> list[RemoteFile]:
+def _leave_others(files: Sequence[RemoteFile], name: str, network: Network, pool: Executor) -> list[RemoteFile]:
     """Return the files at a URL that a folder or a pattern of this name is read as, and log the others."""
     files = sorted(files, key=lambda file: natural_key(Path(file.url)))
     is_folder = not glob.has_magic(name) and Path(files[0].url).name != Path(name).name
     wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
     if is_folder:
-        wanted = _leave_metadata(wanted, network)
+        wanted = _leave_metadata(wanted, network, pool)
     kept = {file.url for file in wanted}  # there may be tens of thousands
     skipped = (Path(file.url) for file in files if file.url not in kept)
     others = [path for path in skipped if not any(part.startswith(".") for part in path.parts)]
@@ -224,14 +238,13 @@ def _leave_others(files: Sequence[RemoteFile], name: str, network: Network) -> l
     return wanted
 
 
-def _leave_metadata(files: Sequence[RemoteFile], network: Network) -> list[RemoteFile]:
+def _leave_metadata(files: Sequence[RemoteFile], network: Network, pool: Executor) -> list[RemoteFile]:
     at = {Path(file.url): file for file in files}
 
-    def read_heads(paths: list[Path]) -> list[bytes]:
-        with ThreadPoolExecutor(network.fetcher.n_connections) as pool:
-            return list(pool.map(lambda path: RemoteReader(network, at[path], HEAD_BYTES).read(HEAD_BYTES), paths))
+    def read_head(path: Path) -> bytes:
+        return RemoteReader(network, at[path], HEAD_BYTES).read(HEAD_BYTES)
 
-    return [at[path] for path in without_metadata(list(at), read_heads)[0]]
+    return [at[path] for path in without_metadata(list(at), lambda paths: pool.map(read_head, paths))[0]]
 
 
 def _is_hidden(url: str, name: str) -> bool:

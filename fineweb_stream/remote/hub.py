@@ -147,6 +147,8 @@ def _describe(url: str, patience: Patience) -> RemoteFile:
             field = "Content-Range" if answer.status == 206 else "Content-Length"
             size = answer.headers.get(field, "").rpartition("/")[2]
             version = etag_of(answer.headers) or answer.headers.get("Last-Modified", "")
+            if answer.status == 206 and not b"".join(patience.pieces(answer, 1)):
+                raise ConnectionError  # cut off, perhaps in its headers
         if not re.fullmatch(r"\d{1,18}", size):
             raise InputError(f"{shown(url)}: the server does not say how long it is", "fetch it, name the local copy")
         return RemoteFile(url, int(size), version)
