@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.remote import hub as hub_room
 from fineweb_stream.remote import network, retry
 from fineweb_stream.remote.hub import is_remote, login_command
@@ -475,6 +476,21 @@ def test_refusals_of_web_servers(hub: HubServer, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="signature has expired") as caught:
         list_remote(f"{hub.url}/files/owner/name/data/a.parquet?signature=secret")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["http://HOST/files/owner/name/few/empty.txt", f"{NAME}/few/empty.txt", f"{NAME}/few/*"]
+)
+def test_empty(hub: HubServer, name: str) -> None:
+    """An empty file that is named or matched is refused, as one of this machine is; in a folder, it does no harm."""
+    (hub.folder / "owner/name/few").mkdir()
+    for file, text in (("a.txt", "a text"), ("empty.txt", "")):
+        (hub.folder / "owner/name/few" / file).write_text(text)
+    for fault in (None, Fault(no_range=True)):
+        hub.faults = lambda request, fault=fault: fault  # type: ignore[misc]
+        with pytest.raises(InputError, match=r"empty\.txt: the file is empty\n  leave it out"):
+            find_inputs([name.replace("http://HOST", hub.url)], None, Network(fetcher))
+    assert [input.size for input in find_inputs([f"{NAME}/few"], None, Network(fetcher))] == [6, 0]
 
 
 @pytest.mark.parametrize(

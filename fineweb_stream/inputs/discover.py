@@ -228,6 +228,8 @@ def _leave_others(files: Sequence[RemoteFile], name: str, network: Network, pool
     wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
     if is_folder:
         wanted = _leave_metadata(wanted, network, pool)
+    elif empty := next((file for file in wanted if not file.size), None):
+        raise InputError(f"{shown(empty.url)}: the file is empty", "leave it out")
     kept = {file.url for file in wanted}  # there may be tens of thousands
     skipped = (Path(file.url) for file in files if file.url not in kept)
     others = [path for path in skipped if not any(part.startswith(".") for part in path.parts)]

@@ -139,18 +139,27 @@ def _iter_tree(api: str, folder: str, is_recursive: bool, patience: Patience) ->
 
 def _describe(url: str, patience: Patience) -> RemoteFile:
     """Request the first byte to learn size and version: some servers, and signed URLs, refuse HEAD requests."""
+    from .retry import Refused
+
     if not urlsplit(url).hostname:
         raise InputError(f"{shown(url)}: no server in this address", "https://HOST/PATH")
 
     def attempt() -> RemoteFile:
-        with patience.web.send(url, patience.left, {"Range": "bytes=0-0"}) as answer:
-            field = "Content-Range" if answer.status == 206 else "Content-Length"
-            size = answer.headers.get(field, "").rpartition("/")[2]
-            version = etag_of(answer.headers) or answer.headers.get("Last-Modified", "")
-            if answer.status == 206 and not b"".join(patience.pieces(answer, 1)):
-                raise ConnectionError  # cut off, perhaps in its headers
+        try:
+            with patience.web.send(url, patience.left, {"Range": "bytes=0-0"}) as answer:
+                field = "Content-Range" if answer.status == 206 else "Content-Length"
+                size = answer.headers.get(field, "").rpartition("/")[2]
+                version = etag_of(answer.headers) or answer.headers.get("Last-Modified", "")
+                if answer.status == 206 and not b"".join(patience.pieces(answer, 1)):
+                    raise ConnectionError  # cut off, perhaps in its headers
+        except Refused as error:
+            if error.args[0].status != 416:
+                raise
+            return RemoteFile(url, 0, "")  # it has no first byte
         if not re.fullmatch(r"\d{1,18}", size):
-            raise InputError(f"{shown(url)}: the server does not say how long it is", "fetch it, name the local copy")
+            raise InputError(
+                f"{shown(url)}: the server does not say how long it is", "fetch it and name the local copy"
+            )
         return RemoteFile(url, int(size), version)
 
     return patience.retry(attempt)

@@ -25,6 +25,7 @@ from ..support.errors import InputError, RemoteError
 from ..support.log import log
 from ..support.redact import shown
 from .hub import is_hub, login_command
+from .network import CHANGED
 
 if TYPE_CHECKING:
     from .web import Web
@@ -216,7 +217,7 @@ def _refusal(url: str, answer: BaseHTTPResponse) -> InputError:
         401: "the server wants a login: fetch the file with its own tools and name the local copy",
         403: "the server refuses it: fetch the file with its own tools and name the local copy",
         404: "check the name (and, on the Hub, the revision)",
-        416: "it is empty, or changed while it was read: once it is complete, start over with --overwrite",
+        416: CHANGED,
     }
     hint = hints.get(answer.status, "the server does not serve it")
     if answer.status in (401, 403) and is_hub(answer.url or "") and repo:

@@ -228,7 +228,8 @@ def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int
     if answer.status == 206:
         part = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", headers.get("Content-Range", ""))
         if not part or int(part[1]) != first:
-            raise InputError(f"{url}: the server sends another part than requested", "fetch it, name the copy")
+            what = f"{url}: the server sends another part than requested"
+            raise InputError(what, "fetch it and name the local copy")
         total = int(part[2])
     elif (first, stop) != (0, file.size):
         what = f"{url}: the server does not serve parts of files (HTTP {answer.status})"
