@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,33 @@ def test_swap_that_was_there_is_no_pressure(monkeypatch) -> None:
     guard = make_guard()
     guard._swap = 3 * GB
     assert guard.update(Reading(0, GB, 3 * GB), 1.0) is Step.RUN
+
+
+SLOW_ARROW = """
+import time
+time.sleep(0.3)
+n_released = 0
+
+class default_memory_pool:
+    def release_unused(self):
+        global n_released
+        n_released += 1
+"""
+
+
+def test_memory_is_released_while_arrow_is_imported(tmp_path, monkeypatch) -> None:
+    """A thread may be importing pyarrow: its allocator is asked when it is there."""
+    (tmp_path / "pyarrow.py").write_text(SLOW_ARROW)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    del sys.modules["pyarrow"]
+    monkeypatch.syspath_prepend(tmp_path)
+    thread = threading.Thread(target=importlib.import_module, args=("pyarrow",))
+    thread.start()
+    while "pyarrow" not in sys.modules:
+        time.sleep(0.01)
+    guard_module.release_memory()
+    thread.join()
+    assert sys.modules["pyarrow"].n_released == 1
 
 
 def write(folder: Path, **files: object) -> Path:

@@ -203,8 +203,11 @@ def used_bytes() -> int:
 
 def release_memory() -> None:
     """Give back to the system the freed memory that the allocators of glibc and Arrow keep for later."""
-    if arrow := sys.modules.get("pyarrow"):
-        arrow.default_memory_pool().release_unused()
+    if "pyarrow" in sys.modules:
+        with contextlib.suppress(ImportError):
+            import pyarrow  # another thread may be importing it: this waits
+
+            pyarrow.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
