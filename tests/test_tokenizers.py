@@ -20,7 +20,16 @@ import pytest
 import tiktoken
 from hypothesis import example, given, settings
 
-from fineweb_stream import EngineError, InputError, PrepareError, iter_ids, open_documents, open_tokens, prepare
+from fineweb_stream import (
+    EngineError,
+    InputError,
+    PrepareError,
+    estimate,
+    iter_ids,
+    open_documents,
+    open_tokens,
+    prepare,
+)
 from fineweb_stream.output.verify import verify
 from fineweb_stream.pipeline.vocabulary import usable_engine
 from fineweb_stream.token_files.summary import decode, summarize
@@ -463,6 +472,14 @@ def write_ranks(folder: Path) -> Path:
     path = folder / "gpt2.tiktoken"
     path.write_bytes(b"".join(islice(iter_ranks(), 2000)))
     return path
+
+
+def test_no_engine_is_tried_that_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget too small for the fast engine is not spent on checking it."""
+    monkeypatch.setattr("fineweb_stream.pipeline.vocabulary.get_encoder", lambda *_: pytest.fail("loaded"))
+    write_jsonl(tmp_path / "c.jsonl", TEXTS * 99)
+    options: dict[str, Any] = {"tokenizer": write_ranks(tmp_path), "pattern": "gpt2", "eot_id": 2000}
+    estimate(tmp_path / "c.jsonl", tmp_path / "o", memory="150MB", **options)
 
 
 @pytest.mark.parametrize("pattern", ["cl100k_base", "gpt-2", "gpt2 ", "", "word"])

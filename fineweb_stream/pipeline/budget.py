@@ -167,15 +167,22 @@ def plan_for(
 
     Raises `MemoryLimitError` as `plan_memory` does.
     """
-    engine, tokenizer = settings.engine, settings.tokenizer
-    if tokenizer is not GPT2:  # GPT-2's fast engine is known to be exact
+    tokenizer, formats = settings.tokenizer, {input.format for input in inputs}
+    plan_with = functools.partial(
+        plan_memory,
+        guard,
+        n_workers=count_workers(workers),
+        formats=formats,
+        is_local=is_local,
+        n_connections=count_connections(inputs, connections),
+        tokenizer=tokenizer,
+        file_window=largest_window(inputs, network),
+    )
+    plan = plan_with(settings.engine)
+    if tokenizer is not GPT2 and plan.engine != tokenizer.reference:  # GPT-2's fast engine is known to be exact
         from .vocabulary import usable_engine
 
-        engine = usable_engine(engine, tokenizer)
-    n_connections = count_connections(inputs, connections)
-    formats, n_workers = {input.format for input in inputs}, count_workers(workers)
-    window = largest_window(inputs, network)
-    plan = plan_memory(guard, engine, n_workers, formats, is_local, n_connections, tokenizer, window)
+        plan = plan_with(usable_engine(settings.engine, tokenizer))
     network.fetcher.n_connections, network.fetcher.ahead_bytes = plan.n_connections, plan.fetch_bytes
     return plan
 
