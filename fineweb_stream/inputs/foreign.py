@@ -12,7 +12,7 @@ import re
 from ..support.redact import python_command
 from .codecs import CODECS
 from .json_kinds import find_json, find_strings, is_json_lines, is_object
-from .kind import Foreign
+from .kind import Foreign, first_match
 from .markup import find_markup
 from .tables import find_table
 
@@ -121,16 +121,10 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     """
     if _is_tar(head):
         return _TAR
-    for pattern, kind in _BINARY:
-        if re.match(pattern, head, re.DOTALL):
-            return kind
-    if encoded := _find_encoding(head):
-        return encoded
+    if found := first_match(_BINARY, head) or _find_encoding(head):
+        return found
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    for pattern, kind in _TEXTUAL:
-        if re.match(pattern, text, re.DOTALL):
-            return kind
-    if found := find_markup(text, suffix) or find_json(head, text):
+    if found := first_match(_TEXTUAL, text) or find_markup(text, suffix) or find_json(head, text):
         return found
     return None if is_object(text) else find_table(head, suffix) or find_strings(text)
 

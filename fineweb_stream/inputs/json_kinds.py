@@ -7,7 +7,7 @@ import json
 import re
 
 from ..support.redact import python_command
-from .kind import HEAD_BYTES, OPENED, Foreign
+from .kind import HEAD_BYTES, OPENED, Foreign, first_match
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 
@@ -66,10 +66,7 @@ def find_json(head: bytes, text: bytes) -> Foreign | None:
     """Return the kind of a file with this beginning, `text` without what may precede it; None for all but JSON."""
     if _is_lists(text):
         return _LISTS
-    for pattern, kind in _LISTS_AND_DICTS:
-        if re.match(pattern, text, re.DOTALL):
-            return kind
-    return _find_object(head, text) if is_object(text) else None
+    return first_match(_LISTS_AND_DICTS, text) or (_find_object(head, text) if is_object(text) else None)
 
 
 def is_object(text: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 HEAD_BYTES = 32 << 10
@@ -24,3 +26,8 @@ class Foreign(NamedTuple):
     hint: str = "name text, jsonl or parquet files"
     is_text: bool = False
     promise: str = ""
+
+
+def first_match(kinds: Iterable[tuple[bytes, Foreign]], data: bytes) -> Foreign | None:
+    """Return the kind of the first pattern that matches the beginning of `data`."""
+    return next((kind for pattern, kind in kinds if re.match(pattern, data, re.DOTALL)), None)

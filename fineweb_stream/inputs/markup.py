@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..support.redact import python_command
-from .kind import Foreign
+from .kind import Foreign, first_match
 
 _XML_TEXT = (  # without what may be before its declaration, which a parser refuses; no !, which is a shell's own
     "import re, sys, xml.etree.ElementTree as E; s = re.sub(rb'(?s)^(\\s|<.--.*?-->)+', b'', sys.stdin.buffer.read());"
@@ -54,7 +54,7 @@ def find_markup(text: bytes, suffix: str) -> Foreign | None:
     prolog = _PROLOG.match(text)
     assert prolog  # it matches nothing, too
     root = text[prolog.end() :]
-    found = next((kind for pattern, kind in _ROOTS if re.match(pattern, root)), _XML if prolog[2] else None)
+    found = first_match(_ROOTS, root) or (_XML if prolog[2] else None)
     if not found and text.startswith(b"<"):
         found = _ROOTS_BY_NAME.get(suffix)
     if found is _XML and _NO_TEXT.fullmatch(root):
