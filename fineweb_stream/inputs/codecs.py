@@ -131,11 +131,10 @@ class CompressedFile:
         return len(self._held)
 
     def head(self, n_bytes: int) -> bytes:
-        """Return the first bytes of the content, fewer if the file is truncated or damaged, which `read` reports."""
+        """Read the first bytes of the content, fewer if the file is truncated or damaged."""
         with contextlib.suppress(InputError):
-            while len(self._held) < n_bytes and self._fill():
-                pass
-        return bytes(self._held[:n_bytes])
+            return self.read(n_bytes)
+        return bytes(self._held)
 
     def close(self) -> None:
         """Close the file."""
