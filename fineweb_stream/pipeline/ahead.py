@@ -118,8 +118,7 @@ class _Ahead(Generic[T]):
     def close(self) -> None:
         """End all threads, and cancel the fetches that they have begun."""
         self._stop.set()
-        with self._changed:
-            self._changed.notify_all()
+        self._notify()
         for reader in self.readers:
             reader.thread.join(JOIN_SECONDS)
             for future, _ in reader.items:
@@ -186,7 +185,7 @@ class _Ahead(Generic[T]):
         self._n_bytes += n_bytes
         self._changed.notify_all()
 
-    def _notify(self, future: Future[Any]) -> None:
+    def _notify(self, _: object = None) -> None:
         with self._changed:
             self._changed.notify_all()
 
