@@ -16,6 +16,7 @@ import numpy as np
 import tiktoken
 
 from fineweb_stream import Result, prepare
+from fineweb_stream.inputs.blocks import Batch
 from fineweb_stream.pipeline import job
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
@@ -71,6 +72,12 @@ def write_parquet(path: Path, documents: Sequence[str], row_group_size: int = 10
 def outputs(folder: Path) -> dict[str, bytes]:
     """Every .bin file of a folder, by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.bin"))}
+
+
+def texts_of(batch: Batch) -> list[str]:
+    """The documents of a batch."""
+    ends = batch.ends.tolist()
+    return [str(batch.data[start:end], "utf-8") for start, end in zip([0, *ends], ends, strict=False)]
 
 
 @contextlib.contextmanager

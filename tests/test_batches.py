@@ -17,6 +17,7 @@ from fineweb_stream.support.model import ReadOptions
 from fineweb_stream.tokenizer import batch as batch_module
 from fineweb_stream.tokenizer.batch import join_texts, with_separator
 
+from .helpers import texts_of
 from .strategies import texts
 
 values = st.recursive(
@@ -90,7 +91,7 @@ def by_the_standard_library(lines: list[bytes]) -> list[str] | None:
 
 def read(data: bytes) -> list[str] | None:
     try:
-        return read_lines(data, 1, ReadOptions()).texts
+        return texts_of(read_lines(data, 1, ReadOptions()))
     except RecordError:
         return None
 
@@ -140,7 +141,7 @@ def test_arrow_reads_the_lines_that_most_files_have(monkeypatch) -> None:
     )
     batch = arrow_lines.read_plain_lines(lines, ["text"], 7)
     assert batch is not None
-    assert (batch.n_records, batch.n_bytes, batch.texts[2]) == (999, 7, "a é 😀 zz")
+    assert (batch.n_records, batch.n_bytes, texts_of(batch)[2]) == (999, 7, "a é 😀 zz")
 
 
 def test_where_lines_are_bad_is_the_same_for_all(parser) -> None:
@@ -150,7 +151,7 @@ def test_where_lines_are_bad_is_the_same_for_all(parser) -> None:
         read_lines(data, 100, ReadOptions())
     assert (caught.value.record, caught.value.byte) == (2, 116)
     batch = read_lines(data, 100, ReadOptions(errors="replace", skip_bad=True))
-    assert batch.texts == ["one", "caf\ufffd", "six"]
+    assert texts_of(batch) == ["one", "caf\ufffd", "six"]
     assert [(change.record, change.byte, change.kind) for change in batch.changes] == [
         (2, 116, "skipped"),
         (3, 139, "replaced"),
@@ -202,5 +203,5 @@ def test_any_column_of_text_is_the_same_batch(kind: str) -> None:
             pieces = [whole.slice(start, stop - start), whole.slice(0, start)]
             for chunks in ([], pieces[:1], pieces):
                 batch = read_column(pa.chunked_array(chunks, to), "text", ReadOptions())
-                assert batch.texts == [text for chunk in chunks for text in chunk.to_pylist()]
-                assert batch.n_records == len(batch.texts)
+                assert texts_of(batch) == [text for chunk in chunks for text in chunk.to_pylist()]
+                assert batch.n_records == len(texts_of(batch))

@@ -23,6 +23,7 @@ from .helpers import (
     prepare_in_blocks,
     read_ids,
     split_at_eot,
+    texts_of,
     write_jsonl,
     write_parquet,
 )
@@ -241,7 +242,7 @@ def test_only_the_separator_parts(pieces, separator, block_bytes) -> None:
         path.write_bytes("".join(pieces).encode())
         input = Input(str(path), "text", path.stat().st_size, "")
         source = SeparatedText(0, input, ReadOptions(separator=separator.encode()), block_bytes)
-        found = [text for block in source.iter_blocks() for text in block.read().texts]
+        found = [text for block in source.iter_blocks() for text in texts_of(block.read())]
         data = path.read_bytes().replace(b"\r\n", b"\n")  # line ends are as in plain text
         parts = data.split(separator.encode().replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
         assert found == [one.decode().replace("\r", "\n") for one in parts if one]

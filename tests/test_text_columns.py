@@ -18,7 +18,7 @@ from fineweb_stream.pipeline import samples
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.model import ReadOptions
 
-from .helpers import in_blocks, outputs
+from .helpers import in_blocks, outputs, texts_of
 
 OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken", "val_ratio": 0.05, "quiet": True}
 N_FILES, ODD = 9, 6
@@ -131,9 +131,9 @@ def test_the_first_that_a_line_has(names: str, monkeypatch) -> None:
         fields: dict[str, Any] = row | {f"x.{k}": v for k, v in row.get("x", {}).items()}  # type: ignore[attr-defined]
         expected.append(next(fields[name] for name in names.split(",") if isinstance(fields.get(name), str)))
     data = "".join(json.dumps(row) + "\n" for row in ROWS).encode() * 4000
-    assert read_lines(data, 0, ReadOptions(names)).texts == expected * 4000
+    assert texts_of(read_lines(data, 0, ReadOptions(names))) == expected * 4000
     monkeypatch.setattr("fineweb_stream.inputs.jsonl.read_plain_lines", lambda *args: None)
-    assert read_lines(data, 0, ReadOptions(names)).texts == expected * 4000
+    assert texts_of(read_lines(data, 0, ReadOptions(names))) == expected * 4000
 
 
 def test_the_first_that_a_file_has(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def read_plain_lines(data: bytes, columns: list[str], n_bytes: int) -> Batch | N
 
     >>> import gigatoken  # Arrow is used only with it
     >>> batch = read_plain_lines(b'{"text": "one"}\\n{"n": 1, "text": "zw\\\\u00f6lf"}\\n' * 9000, ["text"], 0)
-    >>> batch.texts[:2], len(batch.ends)
-    (['one', 'zwölf'], 18000)
+    >>> bytes(batch.data[:9]).decode(), batch.ends[:2].tolist(), len(batch.ends)
+    ('onezwölf', [3, 9], 18000)
     >>> read_plain_lines(b'{"text": 1}\\n' * 30000, ["text"], 0) is None
     True
     """

@@ -36,16 +36,6 @@ class Batch(NamedTuple):
     n_records: int
     changes: Changes
 
-    @property
-    def texts(self) -> list[str]:
-        """The documents as `str`, for errors, scripts and tests.
-
-        >>> batch_of(["one", "zwölf"], 9, 2, Changes()).texts
-        ['one', 'zwölf']
-        """
-        ends = self.ends.tolist() or [len(self.data)][: len(self.data)]
-        return [str(self.data[start:end], "utf-8") for start, end in zip([0, *ends], ends, strict=False)]
-
 
 def batch_of(texts: Sequence[str], n_bytes: int, n_records: int, changes: Changes) -> Batch:
     """Make a batch of texts that are `str`; lone surrogates become U+FFFD, as in tiktoken."""

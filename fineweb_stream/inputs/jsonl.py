@@ -50,8 +50,9 @@ class JsonLines(Records):
 def read_lines(data: bytes, byte: int, options: ReadOptions) -> Batch:
     """Parse JSON Lines from offset `byte` of a file.
 
-    >>> read_lines(b'{"text": "one"}\\n{"text": "two"}\\n', 0, ReadOptions()).texts
-    ['one', 'two']
+    >>> batch = read_lines(b'{"text": "one"}\\n{"text": "two"}\\n', 0, ReadOptions())
+    >>> batch.data, batch.ends.tolist()
+    (b'onetwo', [3, 6])
 
     Raises `RecordError` for a line that is not an object or has no text, unless `options.skip_bad`.
     """
