@@ -104,8 +104,7 @@ def read_as(name: str, value: Any, parse: Callable[[Any], T]) -> T:
     try:
         return parse(value)
     except InputError as error:
-        reason = error.message if not error.message.startswith(f"{value}: ") else error.message.partition(": ")[2]
-        raise InputError(f"{name}={value!r}: {reason}", error.hint) from None
+        raise InputError(f"{name}={value!r}: {error.message.removeprefix(f'{value}: ')}", error.hint) from None
 
 
 def read_variable(name: str, unit: int = 1) -> int:
