@@ -50,7 +50,7 @@ def _signature(thing: object) -> str:
             parameters.append("*")
         if parameter.name != "self":
             written = re.sub(r": '([^']*)'", r": \1", str(parameter))  # annotations are strings
-            parameters.append(re.sub(r"<factory>|<Cancel: not set>", "...", written))
+            parameters.append(re.sub(r"<factory>|<[^<>]+ object at [^<>]+>", "...", written))
     returned = "" if inspect.isclass(thing) else f" -> {signature.return_annotation}".replace("'", "")
     short = f"({', '.join(parameters)}){returned}"
     return short if len(short) <= 100 else "(\n    " + ",\n    ".join(parameters) + f",\n){returned}"

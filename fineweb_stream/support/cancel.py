@@ -43,9 +43,6 @@ class Cancel:
         self._is_set = False
         self._signal_number = 0
 
-    def __repr__(self) -> str:
-        return "<Cancel: set>" if self.is_set else "<Cancel: not set>"
-
     def set(self, signal_number: int = 0) -> None:
         """Set the token; `signal_number` is the signal that caused it (the first one is kept)."""
         self._signal_number = self._signal_number or signal_number
