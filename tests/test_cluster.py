@@ -281,7 +281,7 @@ def test_a_killed_worker_and_a_new_one(dask: Dask, tmp_path: Path) -> None:
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
 
 
-def test_all_workers_killed_and_a_new_one(dask: Dask, tmp_path: Path, capsys) -> None:
+def test_all_workers_killed_and_a_new_one(dask: Dask, tmp_path: Path) -> None:
     """Without a worker the run says so and waits; the next one finishes it."""
     address = start_two(dask)
     corpus = write_corpus("jsonl", tmp_path)
@@ -507,7 +507,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "has 4 bytes there, 5 here" in find_missing(Needs(__version__, (), str(tmp_path / "c.txt"), 5))[0]
 
 
-def test_no_scheduler_and_no_worker(bare: Dask, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_scheduler_and_no_worker(bare: Dask, caplog: pytest.LogCaptureFixture) -> None:
     """Each is reported with the address within the time given; a missing Dask, with the command that installs it."""
     needs = Needs("", (), "", 0)
     for address in ("tcp://127.0.0.1:9", "nonesuch.invalid:8786"):

@@ -158,7 +158,7 @@ def test_reads_of_any_size(data: bytes, sizes: list[int], n_members: int) -> Non
         assert b"".join(parts) + file.read(10_000) == data
 
 
-def test_plain_text_splits_like_the_plain_file(reference, tmp_path) -> None:
+def test_plain_text_splits_like_the_plain_file(tmp_path) -> None:
     """A compressed text shorter than a stream's head has the very split of the plain one."""
     text = "some words to read, again and again. " * 50_000
     (tmp_path / "c.txt").write_text(text)
@@ -179,7 +179,7 @@ def test_resume_in_a_compressed_file(plain: Path, tmp_path: Path) -> None:
     assert outputs(tmp_path / "out") == outputs(plain.parent / "once")
 
 
-def test_format_overrides_the_name(reference, run_program, tmp_path) -> None:
+def test_format_overrides_the_name(run_program, tmp_path) -> None:
     """--format: a file of any name, and standard input, are what they are said to be."""
     path = write_jsonl(tmp_path / "c.txt", DOCS)
     assert run_program(path, "--format", "jsonl", "--out", "a").returncode == 0

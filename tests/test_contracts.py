@@ -333,7 +333,7 @@ def test_val_tokens(reference, tmp_path, n: int) -> None:
     assert sum(map(len, val[:-1])) < n <= sum(map(len, val))
 
 
-def test_text_columns_of_every_kind(reference, tmp_path) -> None:
+def test_text_columns_of_every_kind(tmp_path) -> None:
     """string, large_string, dictionary and string_view columns give the same bytes."""
     pa = pytest.importorskip("pyarrow")
     docs = ["first document", "second, longer document"] * 50

@@ -51,7 +51,7 @@ def test_all_cuts_of_the_hard_texts(reference, text: str) -> None:
         assert [i for piece in pieces for i in reference.encode_ordinary(piece)] == whole
 
 
-def test_whitespace_is_that_of_the_pattern(reference) -> None:
+def test_whitespace_is_that_of_the_pattern() -> None:
     r"""The class here has the characters that the pattern's \s has: `x y` and `xy` part there and nowhere else."""
     regex = pytest.importorskip("regex")
 

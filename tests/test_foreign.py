@@ -295,7 +295,7 @@ def test_no_foreign_file_at_an_address_is_taken_for_a_text(tmp_path: Path) -> No
     assert outputs(tmp_path / "here") == outputs(tmp_path / "there")
 
 
-def test_lines_that_hold_arrays_are_lines(tmp_path: Path, reference) -> None:
+def test_lines_that_hold_arrays_are_lines(tmp_path: Path) -> None:
     """Lines whose records have an array in such a field are read, also a single one with its text."""
     for n in (1, 2):
         lines = [json.dumps({"text": d, "messages": [{"a": 1}], "rows": [{"b": 2}]}) for d in DOCS[:n]]
@@ -522,7 +522,7 @@ def test_no_head_keeps_it_busy() -> None:
     subprocess.run([sys.executable, "-c", HOSTILE], check=True, timeout=600)
 
 
-def test_format_overrides_detection(tmp_path: Path, reference) -> None:
+def test_format_overrides_detection(tmp_path: Path) -> None:
     """With --format text, a file of text is read as it is."""
     (tmp_path / "c.csv").write_bytes(table(","))
     prepare(tmp_path / "c.csv", tmp_path / "out", format="text", val_ratio=0.1, quiet=True)

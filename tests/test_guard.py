@@ -62,7 +62,7 @@ def test_steps(name: str, readings: list[Reading], steps: list[int]) -> None:
     assert guard.peak_bytes == max(reading.used for reading in readings)
 
 
-def test_swap_that_was_there_is_no_pressure(monkeypatch) -> None:
+def test_swap_that_was_there_is_no_pressure() -> None:
     """Swap in use at the start counts for nothing."""
     guard = make_guard()
     guard._swap = 3 * GB

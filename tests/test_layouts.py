@@ -416,7 +416,7 @@ def test_counts_that_no_header_holds(corpus_path: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("n_tokens", [1, 1000, 1001, 123_456])
-def test_disk_that_is_needed(n_tokens: int, layout: str, tmp_path: Path) -> None:
+def test_disk_that_is_needed(n_tokens: int, layout: str) -> None:
     """The plan asks for what the files will take, headers included, and not for a copy of the shards."""
     sampled = Sampled(n_tokens, 4.0, 0.0, 1.0, True)
     needed = disk_needed(sampled, Settings(shard_tokens=1000, layout=layout), State())

@@ -32,7 +32,7 @@ from .test_resume import ARGUMENTS, DOCS, OPTIONS, corpus_path
 __all__ = ["corpus_path"]  # a fixture
 
 
-def test_two_runs_in_one_folder(corpus_path: Path, tmp_path: Path) -> None:
+def test_two_runs_in_one_folder(tmp_path: Path) -> None:
     """Of runs started together exactly one works; the others say who holds the lock, exit 2, and disturb nothing."""
     command = [sys.executable, ROOT / "prepare.py", "-", "--out", tmp_path / "out", "--shard-tokens", "1500"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -278,7 +278,7 @@ prepare({str(corpus_path)!r}, {str(tmp_path / "out")!r}, quiet=True, shard_token
 @pytest.mark.parametrize(
     "mode, hint", [(0o777, "another user works in this folder"), (0o700, "make sure that the folder")]
 )
-def test_lock_of_another_user(corpus_path: Path, tmp_path: Path, mode: int, hint: str) -> None:
+def test_lock_of_another_user(tmp_path: Path, mode: int, hint: str) -> None:
     """A lock that this user may not read is named, or the folder that is closed to this user."""
     out = tmp_path / "out"
     tmp_path.chmod(0o755)

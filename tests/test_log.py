@@ -113,7 +113,7 @@ def test_iter_ids_logs_each_skipped_file(tmp_path: Path, caplog: pytest.LogCaptu
     assert (len(caplog.records), caplog.messages[-1]) == (11, "220 records are skipped or changed")
 
 
-def test_two_runs_in_threads_are_both_printed(tmp_path: Path) -> None:
+def test_two_runs_in_threads_are_both_printed() -> None:
     """Whichever ends first, all that either has to say is printed, each line once."""
     script = """
 import threading

@@ -64,7 +64,7 @@ def test_more_tokens(corpus_path: Path, tmp_path: Path, expected: dict[str, byte
     assert files(tmp_path / "out") == expected
 
 
-def test_what_is_the_runs_own(corpus_path: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+def test_what_is_the_runs_own(corpus_path: Path, tmp_path: Path) -> None:
     """Files with those names but no record stay; other names are another run, and --overwrite leaves none of them."""
     out = tmp_path / "out"
     out.mkdir()

@@ -296,7 +296,7 @@ def test_importing_is_cheap() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_progress_in_a_log_is_plain_lines(tmp_path, capsys) -> None:
+def test_progress_in_a_log_is_plain_lines(capsys) -> None:
     """Without a terminal, progress is printed as whole lines with percent, tokens, rates, shard and memory."""
     from fineweb_stream.output.state import State
     from fineweb_stream.pipeline import progress

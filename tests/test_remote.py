@@ -361,9 +361,7 @@ def test_retry_after(hub: HubServer, file: RemoteFile, waits: Waits, value: str,
 
 
 @pytest.mark.parametrize("cut", [None, 500])
-def test_stall(
-    hub: HubServer, file: RemoteFile, waits: Waits, monkeypatch: pytest.MonkeyPatch, cut: int | None
-) -> None:
+def test_stall(hub: HubServer, file: RemoteFile, waits: Waits, cut: int | None) -> None:
     """A server that says nothing any more is asked again for the rest."""
     be_patient(operation=0.2)
     fail_bodies(hub, [Fault(stall=60, cut=cut)])
@@ -409,7 +407,7 @@ def test_stopping(hub: HubServer, file: RemoteFile) -> None:
     assert len(hub.log) == 1
 
 
-def test_patience_ends(hub: HubServer, file: RemoteFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_ends(hub: HubServer, file: RemoteFile) -> None:
     """Without a new byte reading gives up, says so and how to go on; no wait is longer than the patience."""
     be_patient(progress=0.1)
     for fault in (Fault(503), rate_limited(1000), Fault(cut=-1), Fault(cut=0)):
@@ -623,7 +621,7 @@ def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
     assert n_hub == 1 and n_cdn <= 300 + 2 * fetcher.n_connections and not waits
 
 
-def test_the_limit_of_requests(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_requests(hub: HubServer) -> None:
     """What the Hub says is left of its limit is kept by all connections together: hardly any request is refused."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     hub.limit, hub.limit_seconds = 40, 1.0

@@ -135,7 +135,7 @@ def test_dry_run_measures_the_network(server, hub_folder, capsys, tmp_path, name
 
 
 @pytest.mark.parametrize("n_connections", [1, 16])
-def test_iter_ids_over_a_network(server, expected, n_connections: int) -> None:
+def test_iter_ids_over_a_network(server, n_connections: int) -> None:
     """With one connection or many, the ids are those of a local run, in order."""
     here = [ids.tolist() for ids in iter_ids(server.folder / "o" / "n" / "sample" / "10BT")]
     assert [ids.tolist() for ids in iter_ids(NAME, connections=n_connections)] == here

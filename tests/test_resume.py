@@ -205,7 +205,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     ("what", "is_done"),
     [(what, is_done) for what in CHANGES for is_done in (False, True) if is_done or what != "column"],
 )
-def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path, capsys) -> None:
+def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path) -> None:
     """Refused with what changed and the way out, with not a byte touched; --overwrite starts over, and is right."""
     change, options, message = CHANGES[what]
     a, b = write_jsonl(tmp_path / "a.jsonl", DOCS[:20]), write_jsonl(tmp_path / "b.jsonl", DOCS[20:400])
@@ -335,9 +335,7 @@ def test_damaged_record(name: str, damage: str, corpus_path: Path, tmp_path: Pat
 @pytest.mark.parametrize("name", ["train_shard_0000.bin", "train_shard_0001.bin", "val.bin.*.part", "*.bin.*.part"])
 @pytest.mark.parametrize("damage", ["shorter", "gone", "other bytes"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_damaged_data(
-    name: str, damage: str, overwrite: bool, corpus_path: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_damaged_data(name: str, damage: str, overwrite: bool, corpus_path: Path, tmp_path: Path, capsys) -> None:
     """A file that holds less than the record says is named before the work goes on, and --overwrite begins anew.
 
     One that holds something else is named, too, at the latest by the merge: moved away, it is one that is gone.

@@ -131,7 +131,7 @@ def make_json(folder: Path, *arguments: Any) -> Path:
 
 
 @pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Let tiktoken know more encodings, as its plugins do: `plugin(name, ranks, special, pattern)`."""
     import tiktoken.registry as registry
 
