@@ -58,15 +58,14 @@ def may_stand_for(name: str, url: str) -> bool:
     True
     >>> may_stand_for("hf://datasets/a/b/c", "hf://datasets/a/b@0a1b/d"), may_stand_for("a.txt", "file:///b.txt")
     (False, False)
+
+    Raises `InputError` for a short name without such a part.
     """
     if not is_remote(name) or "/../" in url:
         return False
     if is_web(name):
         return url == name
-    try:
-        name = _expand_short(name)
-    except InputError:
-        return False
+    name = _expand_short(name)
     if name.startswith("hf://"):
         name, url = (re.sub(r"^(hf://[^/]+/[^/]+/[^/@]+)@[^/]+", r"\1", address) for address in (name, url))
     folder = _folder_of(name)
