@@ -139,8 +139,6 @@ class Bucket:
 
     def iter_fragments(self, with_ids: bool = True) -> Iterator[Fragments]:
         """Yield all fragments in the order in which they were added; without `with_ids`, read only keys and lengths."""
-        if not self._n_bytes:
-            return
         with _open(self._path, self._n_bytes) as file:
             while file.tell() < self._n_bytes:
                 self.check()
