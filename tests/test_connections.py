@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from fineweb_stream.remote import hub, retry
-from fineweb_stream.remote.network import Fetcher, Network, RemoteFile
+from fineweb_stream.remote.network import Fetcher, Network, RemoteFile, Timeouts
 from fineweb_stream.support.cancel import NEVER, Cancel
-from fineweb_stream.support.errors import Cancelled, InputError
+from fineweb_stream.support.errors import Cancelled, InputError, PrepareError, RemoteError
 
 from .hub_server import Fault, HubServer
 
@@ -158,10 +158,12 @@ def test_login_of_an_address(server: HubServer) -> None:
 
 
 class _Proxy(http.server.BaseHTTPRequestHandler):
-    """Wants a login, or answers with the status that its `server` has; passes plain http on."""
+    """Wants a login, or connects to nothing, with this status; passes plain http on."""
+
+    status = 407
 
     def do_CONNECT(self) -> None:
-        self.send_error(407)
+        self.send_error(self.status)
 
     def do_GET(self) -> None:
         if self.headers.get("Proxy-Authorization") != f"Basic {base64.b64encode(b'me:p@ss').decode()}":
@@ -202,6 +204,19 @@ def test_a_proxy_that_refuses_the_login(scheme: str, proxy: str, waits: list[str
     assert f"set {scheme}_proxy=http://USER:PASSWORD@" in caught.value.hint
     assert "secret" not in str(caught.value)
     assert not waits
+
+
+@pytest.mark.parametrize(("status", "kind", "n_waits"), [(403, InputError, 0), (503, RemoteError, 1)])
+def test_a_proxy_that_does_not_connect(
+    status: int, kind: type[PrepareError], n_waits: int, proxy: str, waits: list[str], monkeypatch
+) -> None:
+    """What it refuses is said at once; what it cannot do now is waited for."""
+    fetcher.web.timeouts = Timeouts(contact=0.2)
+    monkeypatch.setattr(_Proxy, "status", status)
+    monkeypatch.setenv("https_proxy", f"http://{proxy}")
+    with pytest.raises(kind, match=rf"proxy (does not connect to it \(|says )HTTP {status}"):
+        list_remote("https://data.example/c.jsonl")
+    assert (len(waits) > 0) == n_waits
 
 
 def test_what_is_said_of_a_proxy_works(proxy: str, server: HubServer, monkeypatch) -> None:

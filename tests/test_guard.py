@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fineweb_stream import prepare
@@ -128,9 +129,18 @@ def test_nested_groups_version_1(tmp_path) -> None:
 
 
 def test_no_groups(tmp_path) -> None:
-    """A system without control groups has no such limits."""
+    """A system without control groups, or whose controller is not there, has no such limits."""
     assert memory_groups(tmp_path, tmp_path / "gone") == []
     assert cpu_quota(tmp_path, tmp_path / "gone") is None
+    proc = write(tmp_path / "proc", cgroup="4:memory:/docker/x") / "cgroup"
+    assert memory_groups(tmp_path, proc) == []
+
+
+def test_a_process_that_has_just_ended() -> None:
+    """It uses nothing: processes may end while the tree is measured."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        process = psutil.Process(child.pid)
+    assert guard_module._private_bytes(process) == 0
 
 
 def test_limits_of_slurm_and_ulimit(monkeypatch) -> None:
