@@ -292,7 +292,7 @@ def test_names_of_the_hub_are_taken_from_their_part(tmp_path: Path) -> None:
     """Of the inputs on record, those of val are used for the names of --val, and the others for the others."""
     urls = [f"https://example.org/{name}.txt" for name in "va"]
     inputs = [Input(url, "text", 9, "v") for url in urls]
-    Record(tmp_path / "prepare.json", Settings(val_files=1).fixed(), inputs, State(), names=urls).begin()
+    Record(tmp_path / "prepare.json", Settings(val_files=1).fixed(), inputs, State(run="0" * 12), names=urls).begin()
 
     def find(part: list[str], is_val: bool) -> list[Input] | None:
         return recorded_inputs(tmp_path, urls, lambda name, url: name == url, part, is_val)
