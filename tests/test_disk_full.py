@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 
+import fineweb_stream
 from fineweb_stream import cli
 from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.shards import ShardWriter
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import DiskError
 
@@ -264,3 +266,23 @@ def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, mon
         with pytest.raises(DiskError, match="Input/output error"):
             part.sync()
     assert not (tmp_path / "ids.bin").exists()
+
+
+def test_a_disk_that_is_full_as_an_input_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is saved then is all of the input before it: the same command works without the one that was not begun."""
+    paths = [write_jsonl(tmp_path / f"{name}.jsonl", [f"{name} {i}" for i in range(500)]) for name in "ab"]
+    real = ShardWriter.write_train
+
+    def write_train(self: ShardWriter, ids: Any) -> bool:
+        with files.disk_errors(tmp_path):
+            if self._state.input == 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, ids)
+
+    with monkeypatch.context() as patch, pytest.raises(DiskError, match="No space"):
+        patch.setattr(ShardWriter, "write_train", write_train)
+        fineweb_stream.prepare(paths, tmp_path / "out", quiet=True)
+    state = read_record(tmp_path / "out").state
+    assert (state.input, state.offset, state.n_documents) == (0, paths[0].stat().st_size, 500)
+    result = fineweb_stream.prepare(paths[:1], tmp_path / "out", quiet=True)
+    assert result.train_documents + result.val_documents == 500

@@ -160,11 +160,11 @@ class Run:
         """Write a block's ids to their splits and advance the state; return whether a shard was completed."""
         state = self._state
         self._is_whole = False
+        self._before = before = state.copy()
         if block.source.number != state.input:
             state.input, state.offset, state.n_records = block.source.number, 0, 0
             state.input_read = state.val_end = 0
             self._is_stream_counted = True
-        self._before = before = state.copy()
         changes.append(block.source.input, block.source.unit, encoded.changes)
         room = (self._settings.max_tokens or sys.maxsize) - state.train_tokens
         split = self._split(block, encoded, room)
