@@ -158,13 +158,21 @@ def test_a_record_that_is_too_large(tmp_path: Path) -> None:
         read_record(tmp_path)
 
 
-def test_a_rest_without_shards(tmp_path: Path) -> None:
-    """A forged record that has the last of no shards gives one sentence."""
+@pytest.mark.parametrize(
+    ("name", "forged"),
+    [
+        ("has_rest", {"has_rest": True, "shard_sha256": [], "shard_heads": [], "merged_shards": 0}),
+        ("input", {"input": 1}),
+        ("seconds", {"seconds": -1.0}),
+    ],
+)
+def test_what_no_run_has_written(name: str, forged: dict[str, Any], tmp_path: Path) -> None:
+    """A forged record that has the last of no shards, an input that is not there, a negative time: one sentence."""
     prepare(write_jsonl(tmp_path / "c.jsonl", DOCS[:9]), tmp_path / "out", quiet=True, **OPTIONS)
     content = json.loads((tmp_path / "out" / "prepare.json").read_bytes())
-    content["state"] |= {"has_rest": True, "shard_sha256": [], "shard_heads": [], "merged_shards": 0}
+    content["state"] |= forged
     tied(tmp_path / "out", content, None)
-    with pytest.raises(PrepareError, match=r"not a record of a run .ValueError: has_rest"):
+    with pytest.raises(PrepareError, match=rf"not a record of a run .ValueError: {name}"):
         read_record(tmp_path / "out")
 
 

@@ -118,8 +118,8 @@ class Record:
         if state.is_exhausted:
             return len(self.inputs), False
         if state.status != ENCODING:  # part of the block in which --max-tokens ended is written
-            return state.input, state.input < len(self.inputs)
-        if state.input >= len(self.inputs) or not state.offset:
+            return state.input, True
+        if not state.offset:
             return state.input, False
         input = self.inputs[state.input]
         is_whole = 0 < input.size <= state.input_read and not input.is_stream  # a stream is read ahead

@@ -144,7 +144,7 @@ def check_state(content: dict[str, Any], run: str, n_inputs: int, shard_tokens: 
     shuffled = SHUFFLE | state.shuffle
     check(shuffled["split"] <= 1 and shuffled["n_buckets"] <= 1 << 16 and shuffled["n_bins"] <= 1 << 32, "shuffle")
     check(state.run == run, "run")
-    check(state.input <= n_inputs, "input")
+    check(state.input < n_inputs, "input")
     _check_shards(state, shuffled, shard_tokens)
     _check_files(state, shuffled)
     check(all(len(sample) == 3 and all(map(_is_number, sample)) for sample in state.timeline), "timeline")
