@@ -111,10 +111,7 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
         return False
     if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
         return False
-    try:
-        head = head_of(file_fingerprint(now.path, min(END_BYTES, before.size)))
-    except OSError:
-        return False
+    head = head_of(file_fingerprint(now.path, min(END_BYTES, before.size)))
     n_bytes, sha256 = state.place if state.offset else (0, "")
     is_same_place = not n_bytes or place_hash(now, state.offset, n_bytes) == sha256
     return head == head_of(before.fingerprint) and is_same_place
