@@ -21,9 +21,8 @@ class Demo(Source):
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield the documents from number `start` on as one block, which holds them: a worker's Python has others."""
         documents = _documents()[start:]
-        if documents:
-            n_bytes = sum(len(document.encode()) for document in documents)
-            yield Block(self, start, start + len(documents), n_bytes, n_bytes, data=documents)
+        n_bytes = sum(len(document.encode()) for document in documents)
+        yield Block(self, start, start + len(documents), n_bytes, n_bytes, data=documents)
 
     def read(self, block: Block) -> Batch:
         """Return the documents of a block."""
