@@ -178,10 +178,8 @@ def find_value(record: Any, name: str) -> Any:
         return record[name]
     except KeyError:
         for dot in re.finditer(r"\.", name):
-            inner = record.get(name[: dot.start()])
-            if isinstance(inner, dict):
-                with contextlib.suppress(KeyError):
-                    return find_value(inner, name[dot.end() :])
+            with contextlib.suppress(KeyError, TypeError):
+                return find_value(record.get(name[: dot.start()]), name[dot.end() :])
         raise
 
 
