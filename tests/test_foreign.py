@@ -380,6 +380,23 @@ def test_what_is_packed_twice_is_unpacked_twice(tmp_path: Path, monkeypatch: pyt
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize("kind", ["a notebook", "XML"])
+def test_text_is_converted_in_any_locale(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Python prints in another encoding, as on Windows into a file, a command makes UTF-8 all the same."""
+    text = {
+        "a notebook": json.dumps({"cells": [{"source": ["日本語"]}], "nbformat": 4}, indent=1),
+        "XML": "<?xml?><a>日本語</a>",
+    }
+    (tmp_path / "c").write_text(text[kind].replace("?xml", "?xml version='1.0'"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=kind) as caught:
+        find_inputs(["c"])
+    subprocess.run(caught.value.hint.partition(": ")[2].partition("; or")[0], shell=True, check=True)
+    assert Path("c.txt").read_text(encoding="utf-8").strip() == "日本語"
+
+
 def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
     """In a folder, the converted file is read once the old one is moved away, as the advice says."""
     folder = tmp_path / "d"

@@ -22,10 +22,11 @@ import numpy as np
 import pytest
 
 from fineweb_stream import InputError, cli, open_documents, open_tokens, prepare
-from fineweb_stream.support import errors
+from fineweb_stream.inputs import formats, refusal
+from fineweb_stream.support import errors, redact
 
 from .conftest import ROOT
-from .helpers import write_jsonl, write_parquet
+from .helpers import System, write_jsonl, write_parquet
 
 PACKAGE = ROOT / "fineweb_stream"
 KINDS = {
@@ -677,3 +678,28 @@ def test_paths_in_commands_are_one_word(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(InputError) as caught:
             call()
         assert str(path) in shlex.split(caught.value.hint), caught.value.hint
+
+
+def test_commands_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, a name is one word for cmd.exe and PowerShell, and a command says which of them it is for."""
+
+    class Windows(System):
+        name = "nt"
+
+    for module in (redact, refusal, formats):
+        monkeypatch.setattr(module, "os", Windows())
+    for text, word in (
+        (r"C:\data\Пушкин.txt", r"C:\data\Пушкин.txt"),
+        (r"C:\my data\c.txt", r'"C:\my data\c.txt"'),
+        ("R&D (1).txt", '"R&D (1).txt"'),
+        ("a,b", '"a,b"'),
+        ("a;b\\", '"a;b\\\\"'),
+    ):
+        assert redact.quoted(text) == word
+    monkeypatch.chdir(tmp_path)
+    Path("R&D.txt").write_text('[{"text": "one"}]')
+    Path("c.txt").write_bytes(gzip.compress(b"words"))
+    with pytest.raises(InputError, match=r'to jsonl \(in cmd.exe: PowerShell has no <\): .* < "R&D.txt" > "R&D.jsonl"'):
+        prepare("R&D.txt", "out")
+    with pytest.raises(InputError, match=r"give it the right ending: move c.txt c.txt.gz"):
+        prepare("c.txt", "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import BinaryIO
@@ -134,4 +135,5 @@ def _rename(name: str, new: str) -> str:
     """Return how to give a file its right ending."""
     if "://" in name:
         return f"fetch it as {new}, and name that"
-    return f"give it the right ending: mv {quoted(name)} {quoted(str(unused(Path(name).with_name(new))))}"
+    move = "move" if os.name == "nt" else "mv"
+    return f"give it the right ending: {move} {quoted(name)} {quoted(str(unused(Path(name).with_name(new))))}"

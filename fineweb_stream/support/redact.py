@@ -62,17 +62,18 @@ def quoted(text: str) -> str:
 
 
 def as_word(text: str) -> str:
-    """Return any text quoted as one word for a shell."""
+    """Return any text quoted as one word for a shell, on Windows for cmd.exe and PowerShell."""
     if os.name != "nt":
         return shlex.quote(text)
     from subprocess import list2cmdline
 
-    return list2cmdline([text])
+    is_plain = re.fullmatch(r"[\w\\/:.+=~-]+", text)
+    return text if is_plain else f'"{list2cmdline([f" {text}"])[2:]}'  # without the space, R&D.txt is two commands
 
 
 def python_command(code: str, arguments: str = "") -> str:
-    """Return a command for a shell that runs Python code, in which there is no double quote."""
-    return f'{quoted(sys.executable or "python3")} -c "{code}"{arguments}'
+    """Return a command for a shell that runs Python code, in which there is no double quote; it prints UTF-8."""
+    return f'{quoted(sys.executable or "python3")} -X utf8 -c "{code}"{arguments}'
 
 
 def program() -> str:
