@@ -23,6 +23,12 @@ SCRIPTS = {
     "to a handler": (BASIC.format("INFO"), "prepare(path, out)", False, True),
     "quiet, to a handler": (BASIC.format("INFO"), "prepare(path, out, quiet=True)", False, True),
     "errors only": (BASIC.format("ERROR"), "prepare(path, out)", False, False),
+    "errors of this logger only": (
+        "logging.getLogger('fineweb_stream').setLevel('ERROR')",
+        "prepare(path, out)",
+        False,
+        False,
+    ),
 }
 """What is configured, what is called, whether its sentences are printed, and whether they are logged."""
 

@@ -67,7 +67,7 @@ def printed() -> Iterator[Printer]:
         if not printer.n_users:
             log.addHandler(printer)
             printer.level_before = log.level
-            log.setLevel(logging.INFO)
+            log.setLevel(log.level or logging.INFO)
         printer.n_users += 1
     try:
         yield printer
