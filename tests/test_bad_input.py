@@ -634,7 +634,8 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
         ({"inputs": 5}, "5: not names of files"), ({"inputs": ["c.txt", None]}, "not names of files"),
         ({"val": 5}, "5: not names of files"), ({"inputs": io.StringIO("c.txt")}, "an open file, not its name"),
         ({"out": None}, "out=None: not the name of a folder"), ({"layout": [2]}, "layout=[2]: not a string"),
-        ({"layout": None}, "layout=None: not a string"),
+        ({"layout": None}, "layout=None: not a string"), ({"eot": ["after"]}, "eot=['after']: not a string"),
+        ({"val_at": np.zeros(2)}, "not a string"), ({"inputs": np.zeros(2)}, "not names of files"),
     ],
 )  # fmt: skip
 def test_what_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], part: str) -> None:
@@ -644,6 +645,13 @@ def test_what_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given:
     with pytest.raises(InputError) as caught:
         prepare(**({"inputs": "c.txt", "out": "out", "quiet": True} | given))
     assert part in caught.value.message and not Path("out").exists()
+
+
+def test_names_in_an_array(tmp_path: Path) -> None:
+    """An array of names, as a table's column is, names the files that a list does."""
+    paths = [write_jsonl(tmp_path / f"{name}.jsonl", [name] * 9) for name in "ab"]
+    result = prepare(np.array([str(path) for path in paths]), tmp_path / "out", quiet=True, engine="tiktoken")
+    assert result.train_documents + result.val_documents == 18
 
 
 def test_a_file_that_is_named_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

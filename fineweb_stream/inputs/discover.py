@@ -48,7 +48,7 @@ def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
     if hasattr(inputs, "read"):
         raise InputError(f"{inputs!r}: an open file, not its name", "give the name; - is standard input")
     try:
-        names = [os.fsdecode(name) for name in inputs or ()]
+        names = [os.fsdecode(name) for name in (() if inputs is None else inputs)]
     except TypeError as error:
         raise InputError(f"{inputs!r}: not names of files ({error})", "give a name, or a list of names") from None
     if "" in names:

@@ -130,7 +130,7 @@ class Settings:
             object.__setattr__(self, "keep_shards", True)  # whatever was given: the shards are the result
 
     def _check_strings(self) -> None:
-        for name in ("text_column", "separator", "errors", "engine", "layout"):
+        for name in ("text_column", "separator", "errors", "engine", "layout", "eot", "val_at"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (name == "separator" and value is None):
                 raise InputError(f"{name}={value!r}: not a string", f"write it like {name}='...'")
