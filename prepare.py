@@ -18,6 +18,9 @@ from pathlib import Path
 if sys.version_info < (3, 10):  # noqa: UP036 (nothing checks it for a copied folder)
     sys.exit("prepare.py needs Python 3.10 or newer, this is " + sys.version.split()[0])
 
+folder = Path(__file__).resolve().parent
+sys.path.append(str(folder))  # `python -P` and `-I` leave it out
+
 try:
     from fineweb_stream.cli import run
 except KeyboardInterrupt:
@@ -28,4 +31,4 @@ except ModuleNotFoundError as error:
     sys.exit("prepare.py: copy the folder fineweb_stream/, too: it belongs beside this script")
 
 if __name__ == "__main__":
-    run(folder=Path(__file__).resolve().parent)
+    run(folder=folder)

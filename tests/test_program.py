@@ -122,6 +122,19 @@ def test_no_arguments(tmp_path, name: str) -> None:
     assert not list(elsewhere.iterdir())
 
 
+def test_a_package_of_another_name(tmp_path: Path) -> None:
+    """Copied into a package of the user's, under any name, the package names itself in what is to be typed."""
+    shutil.copytree(ROOT / "fineweb_stream", tmp_path / "data" / "tokens")
+    for command in (
+        ["-c", "from data.tokens import open_tokens; open_tokens('no')"],
+        ["-m", "data.tokens", "inspect", "no"],
+    ):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert done.stderr.endswith(
+            "no: no such file\n  check the path, or make it: python -m data.tokens INPUT --out no\n"
+        )
+
+
 def test_defaults_beside_the_script(tmp_path, monkeypatch) -> None:
     """NanoGPT's own `input.txt` comes before other files, `train_fineweb.txt` before it; one format alone is read."""
     from fineweb_stream.inputs.discover import DEFAULT_CORPUS, default_names
@@ -613,9 +626,10 @@ def test_names_in_any_form(tmp_path: Path) -> None:
         prepare(None, tmp_path / "none", quiet=True)  # type: ignore[arg-type]
 
 
-def test_looking_without_numpy() -> None:
-    """If only the folder was copied, `inspect` names what to install, as prepare.py does."""
-    command = [sys.executable, "-S", "-m", "fineweb_stream", "inspect", "."]
+@pytest.mark.parametrize("program", ["-m fineweb_stream", "prepare.py", "-I prepare.py"])
+def test_looking_without_numpy(program: str) -> None:
+    """If only the folder was copied, `inspect` names what to install; also where Python ignores the script's folder."""
+    command = [sys.executable, "-S", *program.split(), "inspect", "."]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
     assert (done.returncode, done.stderr) == (1, "numpy is not installed\n  pip install numpy\n")

@@ -79,7 +79,8 @@ def python_command(code: str, arguments: str = "") -> str:
 def program() -> str:
     """Return the command that runs this program again: the script as it was typed, else the package."""
     script = sys.argv[0] if sys.argv else ""
-    return f"python {quoted(script)}" if os.path.basename(script) == "prepare.py" else "python -m fineweb_stream"
+    package = __name__.removesuffix(".support.redact")  # where it was copied to, in a package of the user's
+    return f"python {quoted(script)}" if os.path.basename(script) == "prepare.py" else f"python -m {package}"
 
 
 def kept(name: str) -> str:
