@@ -255,6 +255,12 @@ def test_unknown_engine() -> None:
         Encoder("gpt")
 
 
+def test_chars_have_no_vocabulary_without_files() -> None:
+    """The ids of `chars` are those of the characters in files, which an encoder of texts does not have."""
+    with pytest.raises(InputError, match="numbers the characters of files"):
+        Encoder(tokenizer="chars")
+
+
 def test_one_text_is_no_sequence_of_texts() -> None:
     """A single str is refused: it would be taken for a list of its characters."""
     with pytest.raises(TypeError, match=r"encode\(\[text\]\)"):

@@ -523,6 +523,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/load.py", "'name its tokenizer.json'"),
         ("tokenizer/load.py", "'--tokenizer names a file, a folder or a tokenizer'"),
         ("tokenizer/plain.py", "'start over with --overwrite'"),
+        ("tokenizer/plain.py", "'use prepare or iter_ids'"),
         ("tokenizer/ranks.py", "download that file elsewhere, and put it there as"),
         ("tokenizer/ranks.py", "_PATTERNS"),
         ("tokenizer/engines.py", "'end the pattern with |(?s:.)'"),

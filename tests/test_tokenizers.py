@@ -453,6 +453,10 @@ def test_a_rank_file(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "c.jsonl", TEXTS)
     with pytest.raises(InputError, match="--eot-id"):
         prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer=path, pattern="cl100k", quiet=True)
+    options: dict[str, Any] = {"tokenizer": path, "pattern": "cl100k", "eot_id": first}
+    ids = np.concatenate(list(iter_ids(tmp_path / "c.jsonl", **options)))
+    assert ids.tolist() == encoder.encode(TEXTS, eot=True)[0].tolist()
+    assert ids.tolist() == Encoder("tiktoken", **options).encode(TEXTS, eot=True)[0].tolist()
 
 
 def test_texts_without_an_end_of_text(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ def iter_ids(
     skip_bad: bool = False,
     engine: str = "auto",
     tokenizer: str | Path | Tokenizer = "gpt2",
+    pattern: str | None = None,
+    eot_id: str | int | None = None,
     workers: int | None = None,
     connections: int = DEFAULT_CONNECTIONS,
     memory: str | int | None = None,
@@ -60,7 +62,7 @@ def iter_ids(
         errors=errors,
         skip_bad=skip_bad,
         engine=engine,
-        tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(str(tokenizer)),
+        tokenizer=tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(str(tokenizer), pattern, eot_id),
     )
     connections = read_as("connections", connections, parse_count)
     with Fetcher(connections) as fetcher:

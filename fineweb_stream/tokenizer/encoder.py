@@ -62,14 +62,22 @@ class Encoder:
     ([31373, 995, 50256, 31373, 50256], [3, 5])
 
     `engine` is "gigatoken", the reference's name ("tiktoken"), or "auto": gigatoken if it is installed and supports the
-    tokenizer, else the reference. `encode` may be called from several threads at once.
+    tokenizer, else the reference. `pattern` and `eot_id` are those of `prepare()`. `encode` may be called from several
+    threads at once.
 
     Raises `InputError` for an engine that is unknown or not installed, `EngineError` if gigatoken is not exact.
     """
 
-    def __init__(self, engine: str = "auto", tokenizer: str | Path | Tokenizer = "gpt2") -> None:
+    def __init__(
+        self,
+        engine: str = "auto",
+        tokenizer: str | Path | Tokenizer = "gpt2",
+        *,
+        pattern: str | None = None,
+        eot_id: str | int | None = None,
+    ) -> None:
         if not isinstance(tokenizer, Tokenizer):
-            tokenizer = load_tokenizer(str(tokenizer))
+            tokenizer = load_tokenizer(str(tokenizer), pattern, eot_id)
         tokenizer.check_engine(engine)
         self.tokenizer = tokenizer
         self.engine = tokenizer.fastest_engine if engine == "auto" else engine
