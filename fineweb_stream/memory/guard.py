@@ -148,7 +148,10 @@ class MemoryGuard:
         self._calm: float | None = None
 
     def check(self) -> Step:
-        """Measure, at most every CHECK_SECONDS, and return the step to take; `reason` says why."""
+        """Measure, at most every half second, and return the step to take; `reason` says why.
+
+        Steps are integers with names: RUN (0), DRAIN (begin no new work), FEWER, ONE (piece of work at a time), STOP.
+        """
         now = time.monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
