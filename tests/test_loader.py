@@ -132,6 +132,7 @@ def test_a_huge_file_costs_nothing(tmp_path: Path) -> None:
         ({"epoch": -1}, "epoch=-1"),
         ({"start": 21}, "start=21\n  an epoch has 20 steps"),
         ({"block_size": 101}, "101 tokens, and a window needs block_size + 1, 102"),
+        ({"drop_last": "no"}, "drop_last='no': neither True nor False"),
         ({"batch_size": 21, "drop_last": True}, "20 windows, too few for a full batch on each rank"),
     ],
 )

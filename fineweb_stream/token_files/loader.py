@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
-from ..support.units import parse_whole, read_as
+from ..support.units import parse_flag, parse_whole, read_as
 from ..tokenizer.ids import Ids
 from .joined import Tokens
 
@@ -65,6 +65,7 @@ class Batches:
         for name, n in least.items():
             parse = functools.partial(parse_whole, least=n)
             object.__setattr__(self, name, read_as(name, getattr(self, name), parse))
+        object.__setattr__(self, "drop_last", read_as("drop_last", self.drop_last, parse_flag))
         if self.rank >= self.world_size:
             raise InputError(f"rank={self.rank}", f"rank is from 0 to world_size - 1, {self.world_size - 1}")
         if not self.n_windows:
