@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fineweb_stream import open_documents, prepare
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files.commands import main
@@ -147,6 +148,15 @@ def test_what_of_a_folder_is_opened(tmp_path: Path) -> None:
     assert open_tokens(tmp_path, split="val")[:].tolist() == [3]
     assert open_tokens(tmp_path / "train.bin", split="val")[:].tolist() == [1, 2]
     assert find_paths(tmp_path, "val") == [tmp_path / "val.bin"]
+
+
+def test_names_as_prepare_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `out` was, in any form, opens what `prepare` wrote there: with ~, and as the system's bytes."""
+    monkeypatch.setenv("HOME" if os.name != "nt" else "USERPROFILE", str(tmp_path))
+    for name in ("~/tokens", os.fsencode(tmp_path / "bytes")):
+        result = prepare(demo=True, out=name, index=True, quiet=True)
+        assert len(open_tokens(name)) == result.train_tokens
+        assert len(open_documents(name)) == result.train_documents
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def open_tokens(
 
 def find_paths(path: str | os.PathLike[str], split: str = "train") -> list[Path]:
     """Return the files that `open_tokens` opens, in order."""
-    path = Path(path)
+    path = Path(os.path.expanduser(os.fsdecode(path)))  # as `prepare` takes `out`
     if split not in ("train", "val"):
         raise InputError(f"no such split: {split!r}", "train or val")
     if not path.is_dir():
