@@ -403,7 +403,7 @@ def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
     folder.mkdir()
     write_jsonl(folder / "b.jsonl", DOCS)
     (folder / "a.txt").write_bytes(PLAIN.encode("utf-16"))
-    with pytest.raises(InputError, match=r"iconv .*; then move the old one out of the folder") as caught:
+    with pytest.raises(InputError, match=r"iconv .*; likewise .*; then move the old ones out") as caught:
         find_inputs([str(folder)])
     command = re.search(r"iconv [^;]*", caught.value.hint)
     assert command and subprocess.run(command[0], shell=True, timeout=60).returncode == 0
@@ -412,13 +412,20 @@ def test_in_a_folder_the_old_one_is_in_the_way(tmp_path: Path) -> None:
 
 
 def test_in_a_folder_of_its_own_kind(tmp_path: Path) -> None:
-    """Its command makes a file that is read beside it; --format, which does not choose files, is not advised."""
+    """Its command makes a file that is read beside it; others like it are counted, and files about them don't matter.
+
+    --format, which does not choose files, is not advised.
+    """
     (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "a.csv").write_bytes(table(","))
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / "d" / name).write_bytes(table(","))
+    for name in ("LICENSE", "README.md", "dataset_dict.json"):
+        (tmp_path / "d" / name).write_text('{"splits": ["train"]}')
     with pytest.raises(InputError, match=r"a table \(CSV\)") as caught:
         find_inputs([str(tmp_path / "d")])
-    assert "--format" not in caught.value.hint
-    assert subprocess.run(caught.value.hint.partition("NAME): ")[2], shell=True, timeout=60).returncode == 0
+    command, _, rest = caught.value.hint.partition("NAME): ")[2].partition("; likewise ")
+    assert rest == "1 other .csv file"
+    assert subprocess.run(command, shell=True, timeout=60).returncode == 0
     [made] = find_inputs([str(tmp_path / "d")])
     assert made.path.endswith("a.jsonl")
 
@@ -633,7 +640,7 @@ def test_what_is_hidden_but_has_no_dot_is_named(tmp_path: Path, monkeypatch, cap
         assert (f"{hidden}.jsonl" in caplog.text) == (argument == "d")
     assert [input.path for input in find_inputs([f"d/{hidden}"])] == [f"d/{hidden}/b.jsonl"]
     good.unlink()
-    with pytest.raises(InputError, match=rf"only {re.escape(hidden)}.*\n.*or name the file"):
+    with pytest.raises(InputError, match=rf"only {re.escape(hidden)}.*\n.*or name others: 'd/"):
         find_inputs(["d"])
 
 

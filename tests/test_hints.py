@@ -162,7 +162,14 @@ CASES = [
         "d.jsonl",
         before="touch nothing.jsonl",
     ),
-    Case("inputs/discover.py", "or name the file", "odd", "odd/c.text", before="mkdir odd; cp c.txt odd/c.text"),
+    Case(
+        "inputs/discover.py",
+        "or name {how}",
+        "odd",
+        "{0}",
+        typed=r"or name others: (\S+)",
+        before="mkdir odd; cp c.txt odd/c.text; touch odd/empty.text",
+    ),
     Case("inputs/parquet.py", "fetch the file again", "half.parquet", "half.parquet", do=CP, before=CUT),
     Case(
         "inputs/parquet.py",
@@ -372,7 +379,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
         ("cli.py", "did you mean {program()} {command} {what}?"),
         ("inputs/discover.py", "'remove it, or repair it'"),
-        ("inputs/discover.py", "{how}; then move the old one out of the folder"),
+        ("inputs/discover.py", "how"),
         ("output/verify.py", '"check the file\'s permissions"'),
         ("output/manifest.py", "_CONTINUES"),
         ("output/resume.py", "put it back, or move these files away"),
@@ -432,7 +439,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),
         ("inputs/decoding.py", "is the file still being downloaded?"),
-        ("inputs/discover.py", "_without_format(error)"),
+        ("inputs/discover.py", "hint"),
     ],
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [
         ("pipeline/plan.py", "name less text with --val"),

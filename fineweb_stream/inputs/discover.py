@@ -7,7 +7,6 @@ import difflib
 import functools
 import glob
 import hashlib
-import itertools
 import os
 import re
 import stat
@@ -26,8 +25,19 @@ from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
 from ..support.redact import is_web, program, quoted, shown
+from ..support.units import counted
 from .foreign import find_foreign
-from .formats import FORMAT_OF_SUFFIX, SUFFIX_OF_FORMAT, find_format, is_hidden, is_own, is_usable, look, suffixes
+from .formats import (
+    FORMAT_OF_SUFFIX,
+    SUFFIX_OF_FORMAT,
+    find_format,
+    is_about,
+    is_hidden,
+    is_own,
+    is_usable,
+    look,
+    suffixes,
+)
 from .kind import HEAD_BYTES
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .refusal import STDIN_NAME
@@ -104,6 +114,8 @@ def _find(name: str, format: str | None, network: Network) -> list[Input]:
     for path, is_named in _expand(name):  # there may be very many
         network.cancel.check()
         found.append(_describe(path, is_named, format))
+    if not any(input.size for input in found):
+        raise InputError(f"{found[0].path}: the file is empty", "fetch it again, or leave it out")
     return found
 
 
@@ -137,25 +149,28 @@ def _place(input: Input) -> str:
     return f"{info.st_dev} {info.st_ino}" if info.st_ino else os.path.realpath(path)
 
 
-def _no_usable_but(folder: str, others: Sequence[Path]) -> InputError:
+def _no_usable_but(folder: str, others: Sequence[Path], how: str = "the file") -> InputError:
     return InputError(
         f"{folder}: no usable file in this folder" + (f", only {name_some(others)}" if others else ""),
-        f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name the file",
+        f"usable are {', '.join(FORMAT_OF_SUFFIX)}, text and jsonl also compressed; or name {how}",
     )
 
 
 def _no_usable(folder: Path, others: list[Path]) -> InputError:
     """Return the error for a folder with no usable file: with advice for a known kind, unless some can be named."""
-    plain = _no_usable_but(str(folder), others)
-    refusals = []
-    for path in itertools.filterfalse(Path.is_dir, others[:20]):
+    refusal = None
+    for path in [path for path in others if not (path.is_dir() or is_about(path.name))][:20]:
         try:
             _describe(path, True, None)
         except InputError as error:
-            refusals.append(InputError(error.message, _without_format(error)))
+            n_like, hint = sum(other.suffix == path.suffix for other in others) - 1, _without_format(error)
+            if n_like and not hint.startswith("name "):
+                hint += f"; likewise {counted(n_like, f'other {path.suffix} file')}"
+            refusal = refusal or InputError(error.message, hint)
         else:
-            return plain
-    return refusals[0] if refusals else plain
+            pattern = os.path.join(glob.escape(str(folder)), "**", f"*{path.suffix}")
+            return _no_usable_but(str(folder), others, f"others: {quoted(pattern if path.suffix else str(path))}")
+    return refusal or _no_usable_but(str(folder), others)
 
 
 def _without_format(error: InputError) -> str:
@@ -365,16 +380,14 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{path}: not a regular file", _how_to_read(path, info.st_mode))
-        if info.st_size == 0 and is_named:
-            raise InputError(f"{path}: the file is empty", "fetch it again, or leave it out")
         with path.open("rb") as file:
             try:
                 format, compression = look(str(path), file, asked)
             except InputError as error:
                 if is_named or " > " not in error.hint:
                     raise
-                how = _without_format(error)
-                raise InputError(error.message, f"{how}; then move the old one out of the folder") from None
+                how = f"{_without_format(error)}; likewise any others like it; then move the old ones out of the folder"
+                raise InputError(error.message, how) from None
     except FileNotFoundError:
         if path.is_symlink():
             raise InputError(f"{path}: a broken link to {os.readlink(path)}", "remove it, or repair it") from None

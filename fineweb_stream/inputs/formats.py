@@ -39,7 +39,7 @@ _OWN = re.compile(
     r"|prepare\.(log|lock)"
 )
 _NO_CORPUS = re.compile(
-    r"(readme|licen[cs]e|requirements|constraints)([-_.].*)?\.txt"
+    r"(readme|licen[cs]e|requirements|constraints)([-_.].*)?\.(txt|md|rst)|readme|licen[cs]e"
     r"|(copying|notice|changelog|citation|robots|cmakelists|top_level|vocab|merges)\.txt"
     r"|(vocab|special_tokens_map|tokenizer(_config)?|(generation_|adapter_)?config|dataset_?(infos?|dict)|state"
     r"|metadata|croissant|package(-lock)?|tsconfig)([-_.].*)?\.json",
@@ -66,6 +66,15 @@ def is_hidden(name: str) -> bool:
     return bool(_HIDDEN.fullmatch(name))
 
 
+def is_about(file: str) -> bool:
+    """Tell by its name whether a file in a folder is about its corpus or program, and is none itself.
+
+    >>> is_about("README.md"), is_about("dataset_dict.json"), is_about("notes.md")
+    (True, True, False)
+    """
+    return bool(_NO_CORPUS.fullmatch(file))
+
+
 def is_usable(file: str) -> bool:
     """Tell by its name whether a file in a folder belongs to a corpus.
 
@@ -74,7 +83,7 @@ def is_usable(file: str) -> bool:
     """
     compression, suffix = suffixes(Path(file))
     known = FORMAT_OF_SUFFIX.get(suffix)
-    if is_own(file) or is_hidden(file) or _NO_CORPUS.fullmatch(file.removesuffix(compression)):
+    if is_own(file) or is_hidden(file) or is_about(file.removesuffix(compression)):
         return False
     return bool(known) and not (compression and known == "parquet")
 
