@@ -526,6 +526,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("tokenizer/engines.py", "it may have a very long run of one character: split it (--sep"),
         ("tokenizer/engines.py", "f'choose --engine {tokenizer.reference}'"),
         ("tokenizer/load.py", "'put that one back, under the same path'"),
+        ("tokenizer/load.py", "'put it, or a link to it, there'"),
         ("tokenizer/load.py", "'is it damaged?'"),
         ("tokenizer/load.py", "'name its tokenizer.json'"),
         ("tokenizer/load.py", "'--tokenizer names a file, a folder or a tokenizer'"),

@@ -401,7 +401,12 @@ def test_another_tokenizer_does_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not the tokenizer that made the ids"):
         decode(tmp_path / "o")
     path.write_text(small_json("cl100k"), encoding="utf-8")
+    moved = path.rename(tmp_path / "moved.json")
+    with pytest.raises(InputError, match="no such file, though its tokenizer made the ids\n  put it, or a link"):
+        decode(tmp_path / "o")
+    moved.rename(path)
     go(tokenizer=path)
+    assert decode(tmp_path / "o")
     whole = np.fromfile(tmp_path / "o" / "train.bin", np.uint16)
     prepare(tmp_path / "c.jsonl", tmp_path / "again", tokenizer=path, quiet=True)
     assert whole.tolist() == np.fromfile(tmp_path / "again" / "train.bin", np.uint16).tolist()

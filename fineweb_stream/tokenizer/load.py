@@ -94,6 +94,9 @@ def of_record(about: dict[str, Any]) -> Tokenizer:
     spec = TokenizerSpec(*(about.get(name) for name in TokenizerSpec._fields))  # type: ignore[arg-type]
     if not isinstance(spec.name, str) or not all(isinstance(value, str | None) for value in spec):
         raise InputError("prepare.json names no tokenizer that can be loaded", "is it damaged?")
+    if is_path(spec.name) and not os.path.exists(spec.name):
+        message = f"{spec.name}: no such file, though its tokenizer made the ids"
+        raise InputError(message, "put it, or a link to it, there")
     return reload(spec, str(about.get("sha256", "")))
 
 
