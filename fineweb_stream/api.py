@@ -225,9 +225,10 @@ def _settings(given: dict[str, Any]) -> Settings:
     """Return the settings among the arguments, which have the same names."""
     same = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
     ratio = DEMO_VAL_RATIO if given["demo"] else DEFAULT_VAL_RATIO
+    is_ratio = given["val_ratio"] is not None and given["val_tokens"] is None  # else the run is the same with any
     read = {
         "layout": layout_named(given["layout"], given["names"]),
-        "val_ratio": ratio if given["val_ratio"] is None else given["val_ratio"],
+        "val_ratio": given["val_ratio"] if is_ratio else ratio,
         "tokenizer": load_tokenizer(str(given["tokenizer"]), given["pattern"], given["eot_id"]),
     }
     return Settings(**same | read)

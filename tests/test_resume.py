@@ -233,6 +233,14 @@ def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
         prepare(paths[-1], tmp_path / "out", quiet=True)
 
 
+def test_what_is_ignored_is_not_compared(tmp_path: Path) -> None:
+    """With --val-tokens, --val-ratio is ignored: without it, or with another one, it is the same run."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS[:200])
+    first = prepare(path, tmp_path / "out", val_tokens=50, val_ratio=0.3, quiet=True)
+    for options in ({}, {"val_ratio": 0.2}):
+        assert prepare(path, tmp_path / "out", val_tokens=50, quiet=True, **options) == first
+
+
 @pytest.mark.usefixtures("with_estimate")
 def test_dry_run_says_what_is_in_the_way(tmp_path: Path, capsys) -> None:
     """As a run would, and goes on to the estimate; it touches nothing."""
