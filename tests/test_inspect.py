@@ -211,6 +211,13 @@ def test_errors_are_sentences(
     assert said.out == "" and said.err.startswith(f"{command[0]}: ") and "\n  " in said.err
 
 
+def test_one_file_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Several files, as of a shell's pattern: the usage is the command's own, with the one that it takes."""
+    assert main(["inspect", "a.bin", "b.bin"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: prepare.py inspect ") and "FILE_OR_FOLDER\n" in said and "b.bin" in said
+
+
 def test_whose_ids_are_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a prepare.json, `inspect` says that it assumes GPT-2; its advice leads to the right tokenizer."""
     text, out, alone = tmp_path / "c.txt", tmp_path / "out", tmp_path / "alone" / "train.bin"

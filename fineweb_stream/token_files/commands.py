@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..support.errors import DiskError, PrepareError
 from ..support.log import flush_output, hold_output
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     status = 0
     hold_output("replace")  # the terminal's encoding may lack characters of the text
     try:
-        options = make_parser().parse_args(arguments)
+        options = make_parser(arguments[0]).parse_args(arguments[1:])
         options.run(options)
     except PrepareError as error:
         print(f"{arguments[0]}: {error}", file=sys.stderr)
@@ -49,25 +48,28 @@ def main(arguments: Sequence[str]) -> int:
     return flush_output(arguments[0], status)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the three commands."""
-    parser = argparse.ArgumentParser("prepare.py", description="Look at token files.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add_command(name: str, run: Callable[[Any], None], description: str, what: str = "FILE_OR_FOLDER") -> Any:
-        words: Any = {"help": description, "description": description, "epilog": f"examples:{_EXAMPLES[name]}"}
-        command = commands.add_parser(name, **words, formatter_class=argparse.RawDescriptionHelpFormatter)
-        command.add_argument("path", metavar=what, help="a token file, or a folder with train.bin or shards")
-        command.set_defaults(run=run)
-        return command
-
-    inspect = add_command("inspect", _inspect, "Summarize a token file: tokens, documents, their lengths, text.")
-    inspect.add_argument("--plot", metavar="PICTURE", help="also plot it (png, svg, pdf); needs matplotlib")
-    inspect.add_argument("--seed", type=int, default=0, metavar="N", help="chooses the random document (default: 0)")
-    decode = add_command("decode", _decode, "Print tokens as text.", "FILE")
-    decode.add_argument("--start", type=int, default=0, metavar="N", help="first token; negative: from the end")
-    decode.add_argument("--count", type=int, default=256, metavar="M", help="how many (default: %(default)s)")
-    add_command("index", _index, "Write where documents end: FILE.index beside each token file.")
+def make_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one of the three commands."""
+    run, description = {
+        "inspect": (_inspect, "Summarize a token file: tokens, documents, their lengths, text."),
+        "decode": (_decode, "Print tokens as text."),
+        "index": (_index, "Write where documents end: FILE.index beside each token file."),
+    }[name]
+    parser = argparse.ArgumentParser(
+        f"prepare.py {name}",
+        description=description,
+        epilog=f"examples:{_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("path", metavar="FILE_OR_FOLDER", help="one token file, or a folder with train.bin or shards")
+    if name == "inspect":
+        add("--plot", metavar="PICTURE", help="also plot it (png, svg, pdf); needs matplotlib")
+        add("--seed", type=int, default=0, metavar="N", help="chooses the random document (default: 0)")
+    elif name == "decode":
+        add("--start", type=int, default=0, metavar="N", help="first token; negative: from the end")
+        add("--count", type=int, default=256, metavar="M", help="how many (default: %(default)s)")
+    parser.set_defaults(run=run)
     return parser
 
 
