@@ -123,8 +123,12 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
         return 0
     if options["inputs"] and (options["verify"] or options["demo"]):
         option = "--verify" if options["verify"] else "--demo"
-        hint = "it checks the folder that --out names" if options["verify"] else "it has its own text: leave one out"
-        raise InputError(f"{option} takes no input: {options['inputs'][0]}", hint)
+        first, hint = options["inputs"][0], "it has its own text: leave one out"
+        if options["verify"]:
+            hint = "it checks the folder that --out names"
+            if out is here and os.path.isdir(first):
+                hint += f": {program()} --verify --out {quoted(first)}"
+        raise InputError(f"{option} takes no input: {first}", hint)
     if options.pop("verify"):
         from .output.verify import verify
 

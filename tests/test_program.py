@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fineweb_stream import InputError, prepare
+from fineweb_stream import InputError, cli, prepare
 from fineweb_stream.inputs.demo import demo_input
 from fineweb_stream.inputs.sources import make_sources
 from fineweb_stream.inputs.standard_input import is_piped
@@ -222,6 +223,15 @@ def test_options_that_take_no_input(run_program, option: str) -> None:
     """An input with --demo or --verify is an error: it would not be read."""
     done = run_program(option, "c.txt")
     assert done.returncode == 2 and f"{option} takes no input: c.txt" in done.stderr
+
+
+def test_verify_takes_its_folder_by_out(tmp_path: Path, monkeypatch, capsys) -> None:
+    """A folder after --verify is what --out should name: the command is there to paste."""
+    monkeypatch.chdir(tmp_path)
+    prepare(write_jsonl(tmp_path / "c.jsonl", DOCS), "my data", quiet=True)
+    assert cli.main(["--verify", "my data"]) == 2
+    command = capsys.readouterr().err.partition("--out names: ")[2]
+    assert command.endswith(" --verify --out 'my data'\n") and cli.main(shlex.split(command)[-3:]) == 0
 
 
 @pytest.mark.parametrize("separator", ["---", "--", "-", "--out", "- "])
