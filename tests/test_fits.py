@@ -75,11 +75,13 @@ def test_val_too_short_is_said_and_mended(layout: str, tmp_path: Path, capsys: p
     said = capsys.readouterr().out
     val = LAYOUTS[layout].val_name
     assert re.search(rf"(note|warning): {val} will have about", said) and f"warning: {val} has " in said
+    assert "\ntrain on it, once the files are long enough: " in said
     with pytest.raises(Refused):
         READERS[layout](out, 4, 256, 2)
     advice = re.search(r"--val-tokens \d+", refused)
     assert advice and run(path, out, *options, *advice[0].split(), "--overwrite") == 0
-    assert f"warning: {val}" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"warning: {val}" not in said and "\ntrain on it: " in said
     READERS[layout](out, 4, 256, 2)
 
 

@@ -303,7 +303,7 @@ def test_many_ids_are_uint32_and_said(
     said = capsys.readouterr().out
     assert said.count("np.uint32 for dtype=np.uint16 (twice)") == (2 if layout == "nanogpt" else 0)  # before and after
     if layout == "nanogpt":
-        assert "train on it: copy meta.pkl and both to nanoGPT's data/o/, then in get_batch of" in said
+        assert "long enough: copy meta.pkl and both to nanoGPT's data/o/, then in get_batch of" in said
     assert verify(out) and summarize(out).n_documents == 3 and "文" in decode(out, 0, 40)
     file = next(out.glob("train*"))
     if layout == "llmc":

@@ -173,9 +173,10 @@ def result(folder: Path, record: Record, settings: Settings) -> list[str]:
     if record.settings["separator"] and state.n_documents <= sum(i.format == "text" for i in record.inputs):
         separator = record.settings["separator"]
         lines.append(f"warning: the separator {separator!r} separates nothing: each file is one document")
-    lines += fit_warnings(record, settings)
+    lines += (problems := [*fit_warnings(record, settings)])
     lines += outputs(folder, record)
-    return [*lines, f"train on it: {_usage(folder.resolve(), record)}"]
+    once = ", once the files are long enough" * any(line.startswith("warning: ") for line in problems)
+    return [*lines, f"train on it{once}: {_usage(folder.resolve(), record)}"]
 
 
 def _usage(folder: Path, record: Record) -> str:
