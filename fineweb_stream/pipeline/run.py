@@ -304,7 +304,7 @@ class Run:
             with contextlib.suppress(PrepareError, OSError):  # the original error is the one to report
                 clear(self._record)  # nothing worth keeping was saved
             return ""
-        return f"{self._n_saved:,} tokens are saved: {'once that is mended, ' * is_input}the same command continues"
+        return f"{self._n_saved:,} tokens are saved: {'once that is fixed, ' * is_input}the same command continues"
 
 
 def _has_no_room(error: BaseException) -> bool:
