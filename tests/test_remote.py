@@ -838,6 +838,22 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) 
         list_remote("memory://x")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("zip://a.txt::file:///b.zip", "a file inside another\n  unpack it"),
+        ("github://owner/a.txt", "missing .* 'org' and 'repo'"),
+        ("nosuch://a.txt", "Protocol not known"),
+        ("pyscript://a.txt", "needs a package\n  This only runs in"),
+    ],
+)
+def test_schemes_that_are_not_read(name: str, said: str) -> None:
+    """What fsspec cannot open, or only in a way that is not supported, is refused at once with its reason."""
+    pytest.importorskip("fsspec")
+    with pytest.raises(InputError, match=said):
+        list_remote(name)
+
+
 # The file object
 
 

@@ -37,7 +37,15 @@ _SHORT = re.compile(r"(fineweb|fineweb-edu|fineweb-2)(?::([\w-]*))?")
 """Datasets of HuggingFaceFW; after the colon sample-10BT or CC-MAIN-2024-10, for fineweb-2 a language."""
 
 _HF = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@(refs/convert/[^/]+|refs/pr/\d+|[^/]+))?(?:/(.*))?")
-_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "sftp": "paramiko",
+}
 
 
 def is_remote(name: str) -> bool:
@@ -317,10 +325,13 @@ def _filesystem(url: str) -> Iterator[tuple[Any, str]]:
         from fsspec.core import url_to_fs  # type: ignore[import-untyped,unused-ignore]
 
         found = url_to_fs(url)
-    except ImportError:
-        package = f"fsspec {_PACKAGES.get(scheme, '')}".strip()
-        raise InputError(f"{shown(url)}: {scheme}:// needs a package", f"pip install -U {package}") from None
-    except ValueError as error:
+    except ImportError as error:
+        is_known = scheme in _PACKAGES or (error.name or "").startswith("fsspec")
+        hint = f"pip install -U fsspec {_PACKAGES.get(scheme, '')}".rstrip() if is_known else str(error)
+        raise InputError(f"{shown(url)}: {scheme}:// needs a package", hint) from None
+    except OSError:
+        raise
+    except Exception as error:
         raise InputError(f"{shown(url)}: {error}", "hf://, https://, s3://, gs:// or what fsspec knows") from None
     try:
         yield found
@@ -346,6 +357,8 @@ def read_fsspec(file: RemoteFile, start: int, stop: int) -> bytes:
 def _list_fsspec(url: str) -> list[RemoteFile]:
     if re.match("file://[^/]", url, re.IGNORECASE):
         raise InputError(f"{url}: not an absolute path", f"leave out {url[:7]}")
+    if "::" in url:
+        raise InputError(f"{shown(url)}: a file inside another", "unpack it, and name what was in it")
     try:
         with _filesystem(url) as (fs, path):
             fs.invalidate_cache()
