@@ -211,6 +211,14 @@ def test_the_engine_loads_while_the_hub_answers(server, expected, tmp_path, monk
     assert outputs(tmp_path / "out") == expected
 
 
+def test_no_engine_is_loaded_early_in_vain(tmp_path, monkeypatch) -> None:
+    """A name that is refused before any request is refused at once."""
+    monkeypatch.setattr(worker, "_encoders", {})
+    with pytest.raises(InputError, match="which language"):
+        prepare("fineweb-2:german", tmp_path / "out", quiet=True)
+    assert not worker._encoders
+
+
 def test_names_are_looked_at_together(tmp_path) -> None:
     """Many URLs cost the time of a few, in as many connections as there may be; the inputs are in the order named."""
     (tmp_path / "local.jsonl").write_text('{"text": "a"}\n')

@@ -293,7 +293,7 @@ def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
 
 def _engine_loading_early(request: Request, guard: MemoryGuard, network: Network) -> AbstractContextManager[None]:
     """Load the engine while a server lists the inputs, if it is the engine of any plan: that takes as long."""
-    engine = sure_engine(guard, request.settings) if any(map(is_remote, request.names)) else None
+    engine = sure_engine(guard, request.settings) if any(map(is_remote, [*request.val_names, *request.names])) else None
     if not engine:
         return contextlib.nullcontext()
     return _engine_loading(engine, request.settings.tokenizer, network.fetcher.has_asked)
@@ -304,10 +304,13 @@ def _engine_loading(engine: str, tokenizer: Tokenizer, begin: threading.Event | 
     """Load the engine in a thread while everything else is prepared; it holds the GIL, so not before `begin` is set."""
     from .worker import get_encoder
 
+    left = Cancel()
+
     def load() -> None:
         if begin:
             begin.wait()
         with contextlib.suppress(Exception):  # raised again when the engine is used
+            left.check()
             get_encoder(engine, tokenizer)
 
     thread = threading.Thread(target=load, name="encode-load")
@@ -316,6 +319,7 @@ def _engine_loading(engine: str, tokenizer: Tokenizer, begin: threading.Event | 
     try:
         yield
     finally:
+        left.set()  # nothing was asked, because the inputs are on record or cannot be used
         if begin:
             begin.set()
         if thread.ident:
