@@ -6,6 +6,7 @@ import base64
 import http.server
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -119,6 +120,30 @@ def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None)
     while any(thread.name.startswith("fetch") for thread in threading.enumerate()):
         assert time.monotonic() - start < 5
         time.sleep(0.05)
+
+
+def test_headers_that_are_cut_off(waits: list[str]) -> None:
+    """Wherever an answer is cut off, the request is sent again, both for the length and for a part."""
+    answer = b'HTTP/1.1 206 OK\r\nContent-Length: 1\r\nETag: "1"\r\nContent-Range: bytes 0-0/10\r\n\r\nx'
+    cuts: list[int] = []
+
+    def serve() -> None:
+        while cuts:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(9999)
+                connection.sendall(answer[: cuts.pop()])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/a.txt"
+        for cut in range(1, len(answer)):
+            cuts[:] = [len(answer), cut, len(answer), cut]
+            thread = threading.Thread(target=serve)
+            thread.start()
+            (file,) = list_remote(url)
+            assert file.size == 10 and Network(fetcher).read(file, 0, 1) == b"x"
+            thread.join(20)
+            cuts.clear()
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="nothing here makes certificates")

@@ -81,7 +81,12 @@ class Web:
                 begun = first
                 with contextlib.ExitStack() as stack:
                     answer = self._open(stack, address, first, stop, patience.left)
-                    _check_answer(file, answer, first, stop)
+                    try:
+                        _check_answer(file, answer, first, stop)
+                    except InputError:
+                        if answer.length_remaining != 0 and not answer.read1(1):
+                            raise ConnectionError from None  # cut off in its headers
+                        raise
                     for piece in patience.pieces(answer, stop - first):
                         data[first - start : first - start + len(piece)] = piece
                         first += len(piece)
