@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,22 @@ def test_the_first_that_a_file_has(tmp_path: Path) -> None:
     assert [chr(id - 32 + ord("A")) for id in found] == ["A", "B", "C"]
     with pytest.raises(InputError, match="empty name"):
         prepare(inputs, tmp_path / "out", text_column="a,,b")
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+def test_texts_in_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chat: bool) -> None:
+    """Of a parquet file with nothing but lists, two commands that are advised make lines with all texts."""
+    monkeypatch.chdir(tmp_path)
+    texts = [f"Doc {i}, river stone" for i in range(40)]
+    lists = [[{"role": "user", "text": a}, {"role": "system", "text": b}] if is_chat else [a, b]
+             for a, b in zip(texts[::2], texts[1::2], strict=True)]  # fmt: skip
+    pq.write_table(pa.table({"n": range(20), "turns": lists}), "chats.parquet")
+    name = "chats.parquet"
+    for new in ("rows.jsonl", "texts.jsonl"):
+        with pytest.raises(InputError) as caught:
+            list(iter_ids(name))
+        command = re.search(r": (jq .*|\S*python\S* -c .*) OLD > NEW", caught.value.hint)
+        assert command, caught.value.hint
+        subprocess.run(f"{command[1]} {name} > {new}", shell=True, check=True)
+        name = new
+    assert [json.loads(line)["text"] for line in Path(name).read_text().splitlines()] == texts

@@ -8,12 +8,20 @@ import numpy as np
 
 from ..support.errors import NoTextError, RecordError
 from ..support.model import Change, Changes, ReadOptions, name_hint
+from ..support.redact import python_command
 from ..tokenizer.batch import join_bytes
 from .blocks import Batch, Source, batch_of
 from .decoding import repair
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_TO_LINES = python_command(
+    "import json, pyarrow.parquet as pq, sys; [print(json.dumps(row, default=str))"
+    " for rows in pq.ParquetFile(sys.argv[1]).iter_batches(1000) for row in rows.to_pylist()]",
+    " OLD > NEW",
+)
 
 
 def find_field(schema: pa.Schema | pa.StructType, name: str) -> list[pa.Field] | None:
@@ -50,6 +58,8 @@ def choose_column(schema: pa.Schema, leaves: list[str], source: Source) -> str:
     else:
         what = f"the column {found[0][0]!r} is {found[0][1][-1].type}, not text"
     hint = name_hint(source.options.text_column, columns, "columns of text", source.number == 0)
+    if not columns and any(str(field.type).startswith(("list<", "large_list<")) for field in schema):
+        hint = f"its texts may be in lists: convert it to jsonl, and name that: {_TO_LINES}"
     raise NoTextError(f"{source.input.shown}: {what}", hint)
 
 
