@@ -92,12 +92,10 @@ def _has_documents(head: bytes) -> bool:
     """Tell whether a file is JSON Lines, and not one line of names and numbers."""
     if not is_json_lines(head):
         return False
-    if len(head) >= HEAD_BYTES or b"\n" in head.strip():
-        return True
     with contextlib.suppress(ValueError, RecursionError):
         record = json.loads(head)
         return "text" in record or any(isinstance(value, str) and len(value) > 100 for value in record.values())
-    return True  # damaged, which the reader reports
+    return True  # several lines, or a damaged one, which the reader reports
 
 
 def _read_heads(paths: list[Path]) -> Iterator[bytes]:
