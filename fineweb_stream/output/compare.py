@@ -107,9 +107,8 @@ def _is_same_so_far(record: Record, before: Input, now: Input, place_hash: Place
     state = record.state
     is_to_go_on = state.status == ENCODING or (state.status == DONE and not state.is_exhausted)
     is_known = bool(state.place) or not state.offset  # nothing is before offset 0
-    if not (is_to_go_on and is_known and head_of(before.fingerprint) and head_of(now.fingerprint)):
-        return False
-    if (before.format, before.compression) != (now.format, now.compression) or now.format == "parquet":
+    has_heads = head_of(before.fingerprint) and head_of(now.fingerprint)
+    if not (is_to_go_on and is_known and has_heads and before.format == now.format):
         return False
     head = head_of(file_fingerprint(now.path, min(END_BYTES, before.size)))
     n_bytes, sha256 = state.place if state.offset else (0, "")
