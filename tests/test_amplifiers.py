@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 import lzma
+import pickle
 import random
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -25,9 +27,10 @@ import pytest
 
 from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.discover import find_inputs
-from fineweb_stream.inputs.parquet import Parquet
+from fineweb_stream.inputs.parquet import Parquet, _read_groups
+from fineweb_stream.inputs.parquet_pages import Pages
 from fineweb_stream.memory.guard import MB
-from fineweb_stream.support.errors import GrownError
+from fineweb_stream.support.errors import GrownError, InputError
 from fineweb_stream.support.model import ReadOptions
 
 from .conftest import ROOT
@@ -307,3 +310,20 @@ def test_what_is_cut_again_gives_the_same(tmp_path: Path, encoding: str) -> None
     assert outputs(tmp_path / "parts") == outputs(tmp_path / "plain")
     ids = np.concatenate(list(iter_ids(path)))
     assert np.array_equal(ids, np.concatenate(list(iter_ids(plain))))
+
+
+def test_characters_of_what_is_cut_again(tmp_path: Path) -> None:
+    """The first pass over a block with more text than announced sees all of it, and a bad row of it is located."""
+    rows = sorted(skewed(400, LONG[:200_000]))
+    path = write_rows(tmp_path / "c.parquet", [*rows, "\u00e9"], **ENCODINGS["dictionary"])
+    prepare(path, tmp_path / "out", tokenizer="chars", quiet=True)
+    assert "\u00e9" in pickle.loads((tmp_path / "out" / "meta.pkl").read_bytes())["stoi"]
+    write_rows(tmp_path / "c.parquet", [*rows, None], **ENCODINGS["dictionary"])
+    with pytest.raises(InputError, match=r"c\.parquet, row 401: the column 'text' is null"):
+        prepare(path, tmp_path / "new", quiet=True)
+
+
+def test_pages_of_more_than_was_planned() -> None:
+    """They are not read at once, whatever the footer says of their size."""
+    with pytest.raises(GrownError):
+        _read_groups(mock.Mock(), mock.Mock(), [Pages(100, 100, {0})], 50)

@@ -26,6 +26,7 @@ import pytest
 
 from fineweb_stream import estimate, iter_ids, prepare
 from fineweb_stream.inputs import parquet
+from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
@@ -934,3 +935,16 @@ def test_a_disk_that_fails_is_no_bad_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     prepare(paths, tmp_path / "out", val_ratio=0.1, quiet=True, skip_bad=True)
     assert len(split_at_eot(both_splits(tmp_path / "out"))) == 2 * len(GOOD)
+
+
+def test_names_that_mean_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input comes once; ~ is a shell's; the demo has a text of its own."""
+    monkeypatch.setattr("fineweb_stream.inputs.discover.stdin_head", lambda *_: b"some words")
+    with pytest.raises(InputError, match="standard input is named twice"):
+        find_inputs(["-", "-"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "c.txt").write_text("some words")
+    with pytest.raises(InputError, match=r"no such file\n  did you mean .*c\.txt"):
+        find_inputs([os.path.join("~", "c.txt")])
+    with pytest.raises(InputError, match="demo=True takes no inputs"):
+        prepare(tmp_path / "c.txt", tmp_path / "out", demo=True)

@@ -398,3 +398,13 @@ def test_iter_ids_can_be_left(tmp_path) -> None:
     with pytest.raises(InputError, match=r"bad.jsonl.*not JSON"):
         (tmp_path / "bad.jsonl").write_text("{]\n")
         list(iter_ids(tmp_path / "bad.jsonl"))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_byte_order_mark_is_no_text(kind: str, tmp_path: Path) -> None:
+    """At the beginning of a file it is left out."""
+    path, options = write_documents(kind, tmp_path, ["one", "two"])
+    expected = np.concatenate(list(iter_ids(path, **options))).tolist()
+    if kind != "parquet":
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert np.concatenate(list(iter_ids(path, **options))).tolist() == expected

@@ -21,7 +21,9 @@ import pytest
 from fineweb_stream import prepare
 from fineweb_stream.inputs.jsonl import read_lines
 from fineweb_stream.output import manifest
+from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import Record, read_record
+from fineweb_stream.output.own import looks_own
 from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
@@ -324,3 +326,17 @@ def test_a_record_that_is_gone_while_its_files_are_there(tmp_path: Path) -> None
         for folder in (out, tmp_path / "anew"):
             assert outputs(folder) == outputs(tmp_path / "expected")
             shutil.rmtree(folder)
+
+
+def test_an_input_that_was_not_begun(tmp_path: Path) -> None:
+    """At offset 0 nothing of the next input was read: it may change."""
+    inputs = [Input(name, "jsonl", 9, "v") for name in "ab"]
+    for offset, expected in ((0, (1, False)), (5, (1, True)), (9, (2, False))):
+        state = State(input=1, offset=offset, input_read=offset)
+        assert Record(tmp_path / "prepare.json", {}, inputs, state).read_so_far() == expected
+
+
+def test_a_file_of_more_tokens_than_its_layout_counts(tmp_path: Path) -> None:
+    """A forged record's number that no header can have is no reason to take a file for the run's own."""
+    (tmp_path / "val.bin").write_bytes(b"mine")
+    assert not looks_own(tmp_path / "val.bin", [{"bytes": 9, "tokens": 1 << 40, "head": ""}], LAYOUTS["llmc"])

@@ -735,6 +735,21 @@ def test_hostile_listings(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits
     assert time.monotonic() - start < 10 and len(hub.log) <= 60
 
 
+def test_what_is_not_there_or_says_too_little(hub: HubServer, monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+    """A folder that the Hub does not have, a file of unknown length, a scheme that nobody knows: one sentence each."""
+    with pytest.raises(InputError, match="no such file, or nothing in this folder"):
+        list_remote(f"{NAME}/no/such.parquet")
+    hub.faults = [Fault(206, {"Content-Range": "bytes 0-0/*"})]
+    with pytest.raises(InputError, match="does not say how long it is"):
+        list_remote(f"{hub.url}/files/owner/name/data/b.jsonl")
+    with pytest.raises(InputError, match="what fsspec knows"):
+        list_remote("nobody://x/y")
+    memory = pytest.importorskip("fsspec.implementations.memory")
+    monkeypatch.setattr(memory.MemoryFileSystem, "isdir", lambda *_: _raise([ConnectionResetError(104, "reset")]))
+    with pytest.raises(RemoteError, match=r"memory://x: reset\n  check the network and the login"):
+        list_remote("memory://x")
+
+
 def test_a_commit_that_is_none(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the Hub's address calls a commit goes into no address unless it is a hash."""
     monkeypatch.setattr("tests.hub_server._info", lambda *_: (200, {}, b'{"sha": "../../other"}'))

@@ -558,6 +558,9 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         ('{"model": {"type": "Unigram", "vocab": {}}}', "another kind"),
         ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "another kind"),
         (small_json("cl100k").replace('"type": "BPE"', '"type": "BPE", "dropout": 0.1'), "leaves out merges at random"),
+        (small_json("cl100k").replace('"add_prefix_space": false', '"add_prefix_space": true'), "puts a space before"),
+        (small_json("cl100k").replace('"A": ', '"AAAA": '), "no token for 1 of the bytes"),
+        (small_json("cl100k").replace('"added_tokens": [{"id": ', '"added_tokens": [{"id": -'), "the id -"),
     ):
         path.write_text(content)
         with pytest.raises(InputError, match=message):
@@ -677,3 +680,74 @@ def test_added_tokens_with_other_ids(kind: str, tmp_path: Path) -> None:
         InputError, match=r"tokenizer\.json: gives the added token '.*' the id \d+, which is \d+ by the"
     ):
         usable(load_tokenizer(str(path)))
+
+
+def test_what_a_package_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that the package itself cannot load, or whose cached copy is damaged, is named with the reason."""
+    path = make_json(tmp_path, "cl100k")
+    content = json.loads(path.read_text())
+    content["model"]["merges"].append("no such")
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="tokenizers cannot load it: "):
+        load_tokenizer(str(path)).load_reference()
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: int("damaged"))
+    with pytest.raises(InputError, match=r"p50k_base: tiktoken cannot load it: .*\n  is its file damaged"):
+        load_tokenizer("p50k_base")
+
+
+@pytest.mark.parametrize(
+    ("config", "eot"),
+    [('{"eos_token": "<|x|>"}', "<|x|>"), ('{"eos_token": {"content": "<|x|>"}}', "<|x|>"), ("[", None)],
+)
+def test_the_end_of_text_that_a_configuration_names(config: str, eot: str | None, tmp_path: Path) -> None:
+    """It is a model's own end-of-text; without one that can be read, one with a usual name is."""
+    path = make_json(tmp_path, "cl100k", 3000, ("<|x|>",))
+    (path.parent / "tokenizer_config.json").write_text(config)
+    tokenizer = load_tokenizer(str(path))
+    assert tokenizer.token_bytes()[tokenizer.eot_id or 0] == (eot or "<|endoftext|>").encode()
+
+
+def test_rank_files_that_are_none(tmp_path: Path) -> None:
+    """A blank line says nothing; a line of anything else, and a vocabulary without all bytes, are named."""
+    path = write_ranks(tmp_path)
+    data, expected = path.read_bytes(), load_tokenizer(str(path), "gpt2", 2000).vocabulary_sha256
+    path.write_bytes(data.replace(b"\n", b"\n\n", 1))
+    assert load_tokenizer(str(path), "gpt2", 2000).vocabulary_sha256 == expected
+    for damaged, message in (
+        (data + b"IQ== 1 2\n", "line 2001: not a token in base64"),
+        (data.partition(b"\n")[2], "a byte that has none"),
+        (data + b"AAAA 7\n", "two tokens of one rank"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=message):
+            load_tokenizer(str(path), "gpt2", 2000)
+
+
+def test_an_end_of_text_among_special_tokens(plugin: Callable[..., None]) -> None:
+    """An encoding's special token may be named by its text or its id; another is refused, and they are listed."""
+    plugin("special", small_ranks(0), 70_000, WORD_PATTERNS["cl100k"][0])
+    assert {load_tokenizer("special", eot=eot).eot_id for eot in (None, "<|endoftext|>", "70000", 70_000)} == {70_000}
+    with pytest.raises(InputError, match=r"--eot-id 7: no special token .*\n  it has 70000 \(<\|endoftext\|>\)"):
+        load_tokenizer("special", eot=7)
+
+
+def test_characters_that_came_after_the_first_pass(tmp_path: Path) -> None:
+    """A character that the first pass has not seen is named: the text has changed."""
+    tokenizer = load.load_spec(load_tokenizer("chars").spec._replace(characters="abc"))
+    with pytest.raises(InputError, match="the character 'd' is not in the vocabulary"):
+        Encoder(tokenizer=tokenizer).encode(["abcd"])
+
+
+def test_a_manifest_that_names_no_tokenizer() -> None:
+    """A forged manifest gives one sentence."""
+    for about in ({}, {"name": 7}, {"name": "gpt2", "eot": 7}):
+        with pytest.raises(InputError, match="names no tokenizer"):
+            load.of_record(about)
+
+
+def test_files_without_an_end_of_text_have_no_documents(tmp_path: Path) -> None:
+    """There is nothing to index."""
+    (tmp_path / "c.txt").write_text("some words " * 99)
+    prepare(tmp_path / "c.txt", tmp_path / "out", tokenizer="chars", quiet=True)
+    with pytest.raises(InputError, match="chars has no end-of-text id, so there are no documents"):
+        open_documents(tmp_path / "out")
