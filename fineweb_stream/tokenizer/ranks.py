@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import hashlib
 import os
@@ -66,7 +65,7 @@ def _parse(path: str, data: bytes) -> dict[bytes, int]:
         try:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
-        except (ValueError, binascii.Error):
+        except ValueError:
             raise InputError(
                 f"{path}, line {number}: not a token in base64 and its rank", "name a .tiktoken file"
             ) from None
