@@ -286,3 +286,30 @@ def test_a_disk_that_is_full_as_an_input_begins(tmp_path: Path, monkeypatch: pyt
     assert (state.input, state.offset, state.n_documents) == (0, paths[0].stat().st_size, 500)
     result = fineweb_stream.prepare(paths[:1], tmp_path / "out", quiet=True)
     assert result.train_documents + result.val_documents == 500
+@pytest.mark.parametrize("winerror", [5, 32, 33])
+@pytest.mark.parametrize("change", ["replace", "remove"])
+def test_a_file_that_another_program_has_open(change: str, winerror: int, tmp_path: Path, monkeypatch: Any) -> None:
+    """On Windows it can be neither renamed nor deleted: a moment later it is, else the message says why."""
+    (tmp_path / "a.part").write_text("new")
+    (tmp_path / "a").write_text("old")
+    n_left, real_replace, real_unlink = 3, os.replace, Path.unlink
+
+    def refuse(*_: object) -> None:
+        nonlocal n_left
+        n_left -= 1
+        if n_left >= 0:
+            error = PermissionError(errno.EACCES, "Access is denied")
+            error.winerror = winerror  # type: ignore[attr-defined,unused-ignore]
+            raise error
+
+    monkeypatch.setattr(os, "replace", lambda *paths: refuse() or real_replace(*paths))
+    monkeypatch.setattr(Path, "unlink", lambda path, **options: refuse() or real_unlink(path, **options))
+    call = {"replace": lambda: files.replace(tmp_path / "a.part", tmp_path / "a"),
+            "remove": lambda: files.remove(tmp_path / "a")}[change]  # fmt: skip
+    monkeypatch.setattr(files, "IN_USE_SECONDS", 0.0)
+    with pytest.raises(DiskError, match=r"a: Access is denied\n  does another program use it .*stop that first"):
+        call()
+    monkeypatch.setattr(files, "IN_USE_SECONDS", 60.0)
+    call()
+    assert n_left == -1
+    assert [path.read_text() for path in tmp_path.glob("a")] == ["new"] * (change == "replace")

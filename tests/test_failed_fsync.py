@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,26 @@ def test_every_fsync_may_fail(
         assert cli.main(["--verify", "--out", str(out)]) == 0
     assert n_failed > 30
     assert outputs(out) == expected
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such call")
+@pytest.mark.parametrize("number", [0, errno.ENOTTY, errno.ENOTSUP, errno.EIO])
+def test_fsync_on_macos(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, the drive's cache is flushed, too; a file system that cannot has fsync, and an error stays one."""
+    calls: list[str] = []
+
+    def control(fd: int, command: object) -> None:
+        calls.append(str(command))
+        if number:
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.F_FULLFSYNC", "F_FULLFSYNC", raising=False)
+    monkeypatch.setattr("fcntl.fcntl", control)
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append("fsync"))
+    with contextlib.closing(files.Part(tmp_path / "ids.bin")) as part:
+        part.write(b"12")
+        calls.clear()
+        monkeypatch.setattr(sys, "platform", "darwin")
+        with pytest.raises(files.DiskError) if number == errno.EIO else contextlib.nullcontext():
+            part.sync()
+    assert calls == ["F_FULLFSYNC", *["fsync"] * (number not in (0, errno.EIO))]

@@ -2,7 +2,8 @@
 
 A file is written as `NAME.RUN.part`; when it is complete, it is fsynced and renamed, and the folder is fsynced.
 (Windows has no fsync of a folder; there the rename is as durable as the system makes it.) `RUN` is a number in the
-manifest: no other program's file has such a name. Symlinks are never followed, pipes and devices never opened.
+manifest: no other program's file has such a name. Symlinks are never followed, pipes and devices never opened. Windows
+neither renames nor deletes a file that is open: here all are closed before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -45,7 +47,14 @@ _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
     errno.ENOTDIR: "it is not a folder: choose another one with --out",
 }
 
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EISDIR, errno.EACCES}
+IN_USE = {5, 32, 33}
+"""Windows' errors for a file that another program has open: access denied, sharing violation, lock violation."""
+
+IN_USE_SECONDS = 2.0
+"""How long to wait for that program: a virus scanner or an indexer soon closes a new file."""
+
+_NO_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
+_NO_SYNC |= {errno.EISDIR, errno.EACCES}
 
 _warn_once = functools.cache(log.warning)
 
@@ -81,6 +90,8 @@ def disk_errors(path: Path, n_bytes: int = 0) -> Iterator[None]:
         hint = _HINTS.get(error.errno or 0, "make sure that the folder can be written to")
         if error.errno == errno.ENOENT and not path.parent.exists():
             hint = f"make the folder first: {path.parent}"
+        if _is_in_use(error):
+            hint = f"does another program use it (a training, an editor)? If so, stop that first; else {hint}"
         raise DiskError(f"{path}: {error.strerror}{needed}", hint) from error
 
 
@@ -121,6 +132,20 @@ def max_file_bytes() -> int:
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
+def sync_file(fd: int) -> None:
+    """Make an open file's data durable."""
+    if sys.platform == "darwin":  # there, fsync leaves them in the drive's cache, from which they go in any order
+        import fcntl
+
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            return
+        except OSError as error:  # not every file system has it
+            if error.errno not in _NO_SYNC:
+                raise
+    os.fsync(fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable, as far as the file system can."""
     if os.name == "nt":
@@ -128,11 +153,11 @@ def sync_folder(folder: Path) -> None:
     try:
         fd = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(fd)
+            sync_file(fd)
         finally:
             os.close(fd)
     except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
+        if error.errno not in _NO_SYNC:
             raise
         _warn_once(
             f"{folder}: this file system cannot make names durable (fsync of a folder: {error.strerror}); a power loss"
@@ -180,14 +205,30 @@ def is_same(path: Path, fd: int) -> bool:
 def replace(source: Path, target: Path) -> None:
     """Rename durably. What `target` stands for is lost: the caller knows that it is the run's own."""
     with disk_errors(target):
-        os.replace(source, target)
+        _when_unused(lambda: os.replace(source, target))
         sync_folder(target.parent)
 
 
 def remove(path: Path) -> None:
     """Delete a file if it is there."""
     with disk_errors(path):
-        path.unlink(missing_ok=True)
+        _when_unused(lambda: path.unlink(missing_ok=True))
+
+
+def _when_unused(change: Check) -> None:
+    """Rename or delete a file, on Windows as soon as no other program uses it."""
+    end = time.monotonic() + IN_USE_SECONDS
+    while True:
+        try:
+            return change()
+        except OSError as error:
+            if not _is_in_use(error) or time.monotonic() > end:
+                raise
+        time.sleep(0.05)
+
+
+def _is_in_use(error: OSError) -> bool:
+    return getattr(error, "winerror", None) in IN_USE
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], run: str = "", check: Check | None = None) -> None:
@@ -207,7 +248,7 @@ def write_whole(path: Path, pieces: Iterable[bytes], run: str = "", check: Check
                 with disk_errors(path, len(data)):
                     _write_all(fd, data)
             with disk_errors(path):
-                os.fsync(fd)
+                sync_file(fd)
         finally:
             os.close(fd)
     except BaseException:
@@ -354,7 +395,7 @@ class Part:
         if not self._failure:
             try:
                 with disk_errors(self.path):
-                    os.fsync(self._fd)
+                    sync_file(self._fd)
             except DiskError as error:
                 self._failure = error
 
