@@ -454,6 +454,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "A server has to answer so: test_remote, test_remote_runs, test_hub_server, test_connections.": [
         ("cli.py", "put train_fineweb.txt or input.txt there"),
         ("remote/hub.py", "'check HF_ENDPOINT'"),
+        ("remote/hub.py", "'check it'"),
         ("remote/hub.py", "'check the name'"),
         ("remote/hub.py", '"name each file\'s address"'),
         ("remote/hub.py", "'as in fineweb-2:deu_Latn: ISO 639-3 and the script'"),

@@ -249,6 +249,7 @@ def test_pinned(hub: HubServer, folder: Path) -> None:
         ("http://HOST/files/", "does not list"),
         ("http:///a.txt", "no server"),
         ("http://HOST:port/a.txt", "not an address"),
+        ("http://[::1", "not an address"),
     ],
 )
 def test_no_such_thing(hub: HubServer, name: str, message: str) -> None:
@@ -416,6 +417,14 @@ def test_stopping(hub: HubServer, file: RemoteFile) -> None:
     assert len(hub.log) == 1
 
 
+def test_a_check_is_as_patient_as_a_read(hub: HubServer) -> None:
+    """At the end of a file that took hours, a server may be silent for longer than at the start of a run."""
+    (file,) = list_remote(f"{hub.url}/files/owner/name/data/a.parquet")
+    be_patient(contact=0.1, operation=0.3, first_wait=0.1)
+    hub.faults = [Fault(stall=60)]
+    check_remote(file)
+
+
 def test_patience_ends(hub: HubServer, file: RemoteFile) -> None:
     """Without a new byte reading gives up, says so and how to go on; no wait is longer than the patience."""
     be_patient(progress=0.1)
@@ -445,6 +454,7 @@ def test_patience_is_for_each_byte(hub: HubServer, monkeypatch: pytest.MonkeyPat
         (GATED, "accept its terms at https://huggingface.co/datasets/owner/name"),
         (ENTRY_NOT_FOUND, "check the name"),
         (Fault(410), "does not serve it"),
+        (Fault(202), "does not serve it"),
         (Fault(416), "changed while it was read"),
     ],
 )

@@ -89,7 +89,11 @@ def list_remote(name: str, network: Network, revision: str | None = None) -> lis
     """
     name, fetcher = _expand_short(name), network.fetcher
     if is_web(name):
-        if re.search(r"[*\[]", urlsplit(name).path) or name.endswith("/"):
+        try:
+            path = urlsplit(name).path
+        except ValueError:
+            raise InputError(f"{shown(name)}: not an address that can be read", "check it") from None
+        if re.search(r"[*\[]", path) or name.endswith("/"):
             raise InputError(f"{shown(name)}: a web server does not list its files", "name each file's address")
         patience = fetcher.web.first_contact(name)
         return network.result(fetcher.submit(lambda: [_describe(name, patience)]), patience)
@@ -102,10 +106,15 @@ def list_remote(name: str, network: Network, revision: str | None = None) -> lis
 
 def check_remote(file: RemoteFile, network: Network) -> None:
     """Raise `InputError` if a file has changed since it was listed; on the Hub it cannot, as its commit is pinned."""
-    if not file.url.startswith("hf://"):
-        (now,) = list_remote(file.url, network)
+    url, fetcher = file.url, network.fetcher
+    if not url.startswith("hf://"):
+        if is_web(url):  # with the patience of a read: a run may be in its last hour
+            patience = fetcher.web.patience(url)
+            now = network.result(fetcher.submit(lambda: _describe(url, patience)))
+        else:
+            (now,) = list_remote(url, network)
         if (now.size, now.version) != (file.size, file.version):
-            raise InputError(f"{shown(file.url)}: changed ({sizes_said(file.size, now.size)})", CHANGED)
+            raise InputError(f"{shown(url)}: changed ({sizes_said(file.size, now.size)})", CHANGED)
 
 
 def _get_json(url: str, patience: Patience) -> tuple[Any, str]:

@@ -60,6 +60,10 @@ class Web:
         """Return the patience for a listing, which gives up soon if there is no network."""
         return Patience(url, self, self.timeouts.contact)
 
+    def patience(self, url: str) -> Patience:
+        """Return the patience for all other requests."""
+        return Patience(url, self)
+
     def fetch(self, file: RemoteFile, start: int, stop: int) -> Data:
         """Return all bytes from `start` to `stop`: a response that breaks off is continued where it ended.
 
@@ -70,7 +74,7 @@ class Web:
         if start == stop:
             return b""
         address = address_of(file.url)
-        patience = Patience(address, self)
+        patience = self.patience(address)
         if not is_web(address):
             return patience.retry(lambda: read_fsspec(file, start, stop))
         data, first = bytearray(stop - start), start
@@ -137,7 +141,7 @@ class Web:
                 linked_etag = answer.headers.setdefault(LINKED_ETAG, linked_etag) or ""
                 location = answer.get_redirect_location()
                 if not location:
-                    if answer.status >= 300:
+                    if answer.status not in (200, 206):
                         raise Refused(answer)
                     yield answer
                     return
