@@ -394,6 +394,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", "'save it to a file, and name that'"),
         ("inputs/discover.py", "_how_to_read(path, info.st_mode)"),
         ("inputs/standard_input.py", "pipe text into it: COMMAND | {program()} -"),
+        ("inputs/standard_input.py", "'it can be read once: put the text in a file'"),
         ("pipeline/vocabulary.py", "'put the text in a file'"),
     ],
     "A scheduler and workers have to be lost, or to lack something: test_cluster.": [

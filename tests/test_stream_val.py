@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fineweb_stream import InputError, iter_ids, prepare
 from fineweb_stream.inputs import standard_input
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
@@ -55,6 +56,19 @@ def test_a_stop_anywhere(kind: str, val: dict[str, Any], tmp_path: Path, piped: 
         piped()
         prepare_in_blocks(400 + 50 * n_blocks, source, out, **OPTIONS | val)
         assert outputs(out) == outputs(tmp_path / "expected"), n_blocks
+
+
+def test_it_comes_once(tmp_path: Path, piped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read to its end, it is not read again: a second call would find no more than what was kept for detection."""
+    piped()
+    assert len(list(iter_ids("-"))) == len(list(iter_ids("-"))) == 1  # all of it was kept
+    monkeypatch.setattr(standard_input, "_HEAD_BYTES", 1000)
+    piped()
+    prepare("-", tmp_path / "out", quiet=True, val_tokens=50, **OPTIONS)
+    prepare("-", tmp_path / "out", quiet=True, val_tokens=50, **OPTIONS)  # is done
+    for again in (lambda: list(iter_ids("-")), lambda: prepare("-", tmp_path / "again", quiet=True, **OPTIONS)):
+        with pytest.raises(InputError, match="standard input was read before"):
+            again()
 
 
 def _texts(path: Path) -> list[list[int]]:

@@ -17,6 +17,7 @@ from ..support.redact import program
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 _HEAD = bytearray()  # the part that was read for format detection: global, as standard input is
+_opened: object = None  # the standard input whose rest has been opened
 
 
 class StandardInput:
@@ -58,6 +59,15 @@ def stdin_head(cancel: Cancel = NEVER) -> bytes:
         what = "empty" if sys.stdin else "closed"
         raise InputError(f"standard input is {what}", f"pipe text into it: COMMAND | {program()} -")
     return bytes(_HEAD)
+
+
+def stdin_rest(cancel: Cancel) -> StandardInput:
+    """Return standard input after its head. Raises `InputError` if that was read before."""
+    global _opened
+    if _opened is sys.stdin and not is_whole_head():
+        raise InputError("standard input was read before", "it can be read once: put the text in a file")
+    _opened = sys.stdin
+    return StandardInput(cancel)
 
 
 def is_whole_head() -> bool:

@@ -17,7 +17,7 @@ from ..support.model import Input
 from ..support.units import sizes_said
 from .blocks import Block, Source
 from .codecs import MAX_WINDOW_BYTES, CompressedFile, window_bytes
-from .standard_input import StandardInput, stdin_head
+from .standard_input import stdin_head, stdin_rest
 
 _SKIP_BYTES = 1 << 20
 HEAD_BYTES = 1 << 20
@@ -224,9 +224,7 @@ def open_input(
     A remote file is read in order, in large ranges, unless `is_stream` is False.
     """
     if input.is_stdin:
-        file: InputFile = StreamFile(
-            input, cast(BinaryIO, StandardInput(network.cancel)), start, max_held, stdin_head()
-        )
+        file: InputFile = StreamFile(input, cast(BinaryIO, stdin_rest(network.cancel)), start, max_held, stdin_head())
     elif input.compression:
         file = StreamFile(input, _unpack(input, network, max_window), start, max_held)
     elif input.is_remote and is_stream and network.fetcher.is_streaming:
