@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import json
 import os
 import re
 import shlex
@@ -61,6 +62,7 @@ def write_inputs() -> None:
     write_jsonl(Path("d.jsonl"), DOCS)
     write_jsonl(Path("e.jsonl"), DOCS[:20])
     write_jsonl(Path("one.jsonl"), DOCS[:1])
+    write_objects()
     write_jsonl(Path("blank.jsonl"), ["", " "])
     Path("lines.jsonl").write_text("\n\n")
     lines = Path("d.jsonl").read_text()
@@ -88,6 +90,21 @@ def write_inputs() -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"body": DOCS, "n": range(len(DOCS))}), "body.parquet")
     pq.write_table(pa.table({"text": [doc.encode() for doc in DOCS] + [b"caf\xe9"]}), "bytes.parquet")
+
+
+def write_objects() -> None:
+    """Write files of one object that holds the documents, in various ways, and lines of lists."""
+    records = [{"text": doc} for doc in DOCS]
+    objects = {
+        "held": {"name": "all", "types": [{"n": 1}], "inner": {"results": records}},
+        "named": {f"no. {i}": record for i, record in enumerate(records)},
+        "columns": {"id": {str(i): i for i, _ in enumerate(DOCS)}, "text": dict(enumerate(DOCS))},
+        "texts": {"text": DOCS},
+    }
+    for name, held in objects.items():
+        Path(f"{name}.jsonl").write_text(json.dumps(held))
+    chats = [json.dumps({"id": "a", "turns": [record, record]}) for record in records]
+    Path("chats.jsonl").write_text("\n".join(chats))
 
 
 DONE = "d.jsonl"
@@ -142,6 +159,10 @@ CASES = [
     Case("inputs/jsonl.py", "_AS_TEXT", "string.jsonl", "string.jsonl {0}", typed="(--format text)"),
     Case("inputs/jsonl.py", "hint", "null.jsonl", "null.jsonl {0}", typed=SKIP),
     Case("inputs/jsonl.py", "hint", "body.jsonl", "body.jsonl {0}", typed=r"(--text-column \S+)"),
+    *(
+        Case("inputs/jsonl.py", "hint", f"{name}.jsonl", "NEW", do="holds: (jq .*)")
+        for name in ("held", "named", "columns", "texts", "chats")
+    ),
     Case("inputs/column.py", "hint", "body.parquet", "body.parquet {0}", typed=r"(--text-column \S+)"),
     Case("inputs/column.py", "hint", "d.parquet body.parquet", "d.parquet body.parquet {0}", typed=SKIP),
     Case("inputs/sources.py", "split the text into documents", "c.txt d.jsonl", r"c.txt d.jsonl --separator '\n\n'"),
@@ -438,7 +459,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),
-        ("inputs/decoding.py", "is the file still being downloaded?"),
+        ("inputs/decoding.py", "{NOT_WHOLE}; --errors replace reads it"),
         ("inputs/discover.py", "hint"),
     ],
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [
@@ -642,7 +663,7 @@ def test_what_a_hint_says_works(
     if isinstance(case.do, str) and case.do:
         found = re.search(case.do, said)
         assert found, said
-        subprocess.run(found[1], shell=True, check=True)
+        subprocess.run(found[1].replace("OLD", case.wrong), shell=True, check=True)
     elif callable(case.do):
         case.do()
     words = re.search(case.typed, said)

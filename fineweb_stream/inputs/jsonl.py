@@ -30,6 +30,9 @@ _alone = threading.Lock()
 """Held while a line that takes much memory is parsed: one at a time."""
 _NOTHING = contextlib.nullcontext()
 
+_PATH = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?", re.ASCII)
+"""A field as `jq` takes it without quotes."""
+
 _AS_TEXT = "if it is plain text: --format text"
 
 MAX_NAMED = 30
@@ -205,6 +208,8 @@ def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> Record
     every, names = value | inner, options.text_columns
     texts = [name for name, found in every.items() if isinstance(found, str)]
     hint = name_hint(options.text_column, texts[:MAX_NAMED], "fields of text", byte == record == 0)
+    if all(len(every[name]) < 100 for name in texts) and (command := _how_to_take_out(every | {"": value})):
+        hint = f"{hint}; or " * bool(texts) + f"make lines of what it holds: {command}"
     for name in names:
         with contextlib.suppress(KeyError, TypeError):
             found = find_value(value, name)
@@ -215,6 +220,29 @@ def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> Record
     wanted = " or ".join(map(repr, names[1:] or names))
     there = ", ".join([*every][:MAX_NAMED]) or "none"
     return RecordError(record, byte, f"no field {wanted}; the fields are: {there}", hint)
+
+
+def _how_to_take_out(fields: dict[str, Any]) -> str:
+    """Return a command that makes a line of each record in the longest of the fields that hold some; "" if none does.
+
+    >>> _how_to_take_out({"n": 2, "meta.rows": [{"text": "one"}, {"text": "two"}]})
+    "jq -c '.meta.rows[]' OLD > NEW"
+    """
+    found = {name: held for name in fields if (held := _records_in(fields[name])) and _PATH.fullmatch(name)}
+    if not found:
+        return ""
+    name = max(found, key=lambda name: len(found[name]))
+    return f"jq -c '.{name}[]{' | {text: .}' if isinstance(found[name][0], str) else ''}' OLD > NEW"
+
+
+def _records_in(value: Any) -> list[Any]:
+    """Return the records or texts in a list, or in an object under their numbers or, if they are alike, their names."""
+    if isinstance(value, dict):
+        alike = {tuple(item) if isinstance(item, dict) else () for item in value.values()}
+        has_names = all(map(str.isdecimal, value)) or (len(alike) == 1 and () not in alike)
+        value = list(value.values()) if has_names and len(value) > 1 else []
+    kinds = {type(item) for item in value} if isinstance(value, list) else set()
+    return value if len(kinds) == 1 and kinds < {dict, list, str} else []
 
 
 def _excerpt(line: str) -> str:
