@@ -13,7 +13,8 @@ from ..support.model import Change, Changes
 BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _ASCII = re.compile(rb"[\x00-\x7f]")
-_ZEROS = bytes(4096)  # more zero bytes in a row than text has
+ZEROS = bytes(4096)  # more zero bytes in a row than text has
+NOT_WHOLE = "is the file still being downloaded? Wait until it is complete"
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
 _NOT_UTF8 = (
@@ -42,7 +43,7 @@ def is_utf8(data: bytes) -> bool:
 
 def has_zeros(data: bytes) -> bool:
     """Tell whether there is a long run of zero bytes: space that a download reserved but has not filled yet."""
-    return not np.frombuffer(data, np.uint8).min(initial=1) and _ZEROS in data
+    return not np.frombuffer(data, np.uint8).min(initial=1) and ZEROS in data
 
 
 def normalized(data: bytes) -> bytes:
@@ -66,9 +67,9 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
         if errors == "strict" and has_zeros(data):
             raise RecordError(
                 record,
-                byte + data.index(_ZEROS),
-                f"{len(_ZEROS):,} or more zero bytes, not text",
-                "is the file still being downloaded? Wait until it is complete; --errors replace reads it as it is",
+                byte + data.index(ZEROS),
+                f"{len(ZEROS):,} or more zero bytes, not text",
+                f"{NOT_WHOLE}; --errors replace reads it as it is",
             )
         return data, changes
     kind = "replaced" if errors == "replace" else "left out"

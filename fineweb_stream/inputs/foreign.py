@@ -11,6 +11,7 @@ import re
 
 from ..support.redact import python_command
 from .codecs import CODECS
+from .decoding import NOT_WHOLE, ZEROS
 from .json_kinds import find_json, find_strings, is_json_lines, is_object
 from .kind import Foreign, first_match
 from .markup import find_markup
@@ -29,7 +30,24 @@ _WARC = python_command(
     "import json, sys, warcio; [print(json.dumps({'text': r.content_stream().read().decode('utf-8', 'replace')}))"
     " for r in warcio.ArchiveIterator(sys.stdin.buffer) if r.rec_type in ('conversion', 'response')]"
 )
-_EXCEL = "import sys, pandas; pandas.read_excel(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)"
+_SHEETS = python_command(
+    "import sys, pandas; pandas.concat(pandas.read_excel(sys.argv[1], sheet_name=None))"
+    ".to_json(sys.argv[2], orient='records', lines=True)",
+    " {path} {new}",
+)
+_SLIDES = python_command(
+    "import sys, pptx; A = '{{http://schemas.openxmlformats.org/drawingml/2006/main}}';"
+    " [print(''.join(t.text or '' for t in p.iter(A + 't')))"
+    " for s in pptx.Presentation(sys.argv[1]).slides for p in s.element.iter(A + 'p')]",
+    " {path} > {new}",
+)
+_MAILS = python_command(
+    "import email, email.policy as p, json, mailbox, sys;"
+    " mails = mailbox.mbox(sys.argv[1], lambda f: email.message_from_binary_file(f, policy=p.default));"
+    " bodies = (m.get_body(('plain', 'html')) for m in mails);"
+    " [print(json.dumps({{'text': b.get_content().replace('\\r', '')}})) for b in bodies if b]",
+    " {path} > {new}",
+)
 _PANDOC = "pandoc -t plain {path} -o {new}"
 _TAR = Foreign("a tar archive", "mkdir {new} && tar -xf {path} -C {new}", "")
 
@@ -43,9 +61,16 @@ _BINARY = (
     (rb"7z\xbc\xaf\x27\x1c", Foreign("a 7z archive", "7z x {path} -o{new}", "")),
     (rb"Rar!\x1a\x07", Foreign("a rar archive", "mkdir {new} && unrar x {path} {new}/", "")),
     (rb"!<arch>\n", Foreign("an ar archive (.a or .deb)", "mkdir {new} && ar x {path} --output {new}", "")),
-    (rb"PK\x03\x04.{26}mimetypeapplication/", Foreign("a document (epub or odt)", _PANDOC)),
-    (rb"PK\x03\x04.*word/", Foreign("a Word document", _PANDOC)),
-    (rb"PK\x03\x04.*xl/", Foreign("an Excel table", python_command(_EXCEL, " {path} {new}"), ".jsonl")),
+    (
+        rb"PK\x03\x04.{26}mimetypeapplication/(epub|vnd\.oasis\.opendocument\.text)",
+        Foreign("a document (epub or odt)", _PANDOC),
+    ),
+    (rb"PK\x03\x04.*word/\w+\.xml", Foreign("a Word document", _PANDOC)),
+    (rb"PK\x03\x04.*ppt/\w+\.xml", Foreign("a PowerPoint presentation", _SLIDES)),
+    (
+        rb"PK\x03\x04(.{26}mimetypeapplication/vnd\.oasis\.opendocument\.spreadsheet|.*xl/\w+\.xml)",
+        Foreign("a spreadsheet", _SHEETS, ".jsonl"),
+    ),
     (rb"PK\x03\x04.{26}[^\x00]*(?:data\.pkl|\.npy)", Foreign("arrays or weights (of PyTorch or NumPy)")),
     (rb"PK\x03\x04|PK\x05\x06", Foreign("a zip archive", "unzip {path} -d {new}", "")),
     (rb"\s*%PDF-\d", Foreign("a PDF", "pdftotext {path} {new}")),
@@ -79,7 +104,7 @@ _BINARY = (
     (rb"Obj\x01", Foreign("an Avro file", "fastavro {path} > {new}", ".jsonl")),
     (rb"\x89HDF\r\n", Foreign("an HDF5 file")),
     (rb"\x93NUMPY", Foreign("a NumPy array")),
-    (rb"\x80[\x02-\x05]|\([ld]p\d+\n", Foreign("a Python pickle")),
+    (rb"\x80[\x02-\x05]|(\([ld]|c[\w.]+\n\w+\n)p\d+\n", Foreign("a Python pickle")),
     (rb".{3}\x00{5}\{\s*\"", Foreign("model weights (safetensors)")),
     (rb"GGUF.\x00", Foreign("model weights (GGUF)")),
 )
@@ -94,6 +119,15 @@ _CUES = python_command(
 )
 _DIALOGUE = r"sed -nE 's/\{\\[^}]*\}//g; s/\\[Nnh]/ /g; s/^Dialogue:([^,]*,){9}//p'"
 
+_UNKNOWN = Foreign(
+    "binary data",
+    hint="name text, jsonl or parquet files; to read it as text anyway: --format text --errors replace",
+)
+_HOLES = Foreign(f"{len(ZEROS):,} or more zero bytes", hint=NOT_WHOLE)
+_RECODE = "first convert it to UTF-8: iconv -f ENCODING -t utf-8 {path} > NEW (most Western text is in cp1252)"
+_CONTROLS = re.compile(rb"[\x01-\x06\x0e-\x14\x16-\x19\x1c-\x1f\x7f]")
+"""What text has none of, in any encoding (0x15 ends lines in EBCDIC, 0x1a ends files in DOS)."""
+
 _TEXTUAL = (
     (
         rb"version https://git-lfs\.github\.com/",
@@ -102,6 +136,19 @@ _TEXTUAL = (
     (
         rb"(/|\.\./|\./)?(\.git/)?annex/objects/",
         Foreign("a git-annex pointer instead of the file", hint="git annex get {path}"),
+    ),
+    (
+        rb"-----BEGIN (?!PGP SIGNED)[A-Z ]+-----\s|\$ANSIBLE_VAULT;",
+        Foreign("encrypted data", hint="decrypt it (gpg -d, age -d, ...), and name what that writes", is_text=True),
+    ),
+    (
+        rb"(?=[^\n]*[a-z])(?=[^\n]*[A-Z])(?=[^\n]*\d)(([A-Za-z0-9+/]{60,76}\r?\n){3}|[A-Za-z0-9+/]{1000})",
+        Foreign("base64", "base64 -d", is_text=True),
+    ),
+    (rb"\x1e\s*[\[{]", Foreign("a JSON text sequence", "tr -d '\\036'", ".jsonl", is_text=True)),
+    (
+        rb"From [^\n]*\d\d:\d\d:\d\d[^\n]*\n>?[A-Z][\w-]*: ",
+        Foreign("a mailbox (mbox)", _MAILS, ".jsonl", is_text=True),
     ),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
     (rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+ +--> |WEBVTT(?=\s).*-->", Foreign("subtitles", _CUES, is_text=True)),
@@ -124,9 +171,23 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     if found := first_match(_BINARY, head) or _find_encoding(head):
         return found
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    if found := first_match(_TEXTUAL, text) or find_markup(text, suffix) or find_json(head, text):
+    if found := first_match(_TEXTUAL, text):
         return found
-    return None if is_object(text) else find_table(head, suffix) or find_strings(text)
+    found = find_markup(text, suffix) or find_json(head, text)
+    if not found and not is_object(text):
+        found = find_table(head, suffix) or find_strings(text)
+    if found and found.is_text and not _is_utf8(head) and b"encoding=" not in head:
+        return Foreign(f"{found.kind} in another encoding than UTF-8", hint=_RECODE, is_text=True)
+    return found
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Tell whether bytes are UTF-8, but for a last character that is cut off."""
+    try:
+        codecs.utf_8_decode(head, "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_tar(head: bytes) -> bool:
@@ -141,10 +202,11 @@ def _find_encoding(head: bytes) -> Foreign | None:
     """Recognize UTF-16 and UTF-32 by byte-order marks or zero bytes, ISO-2022-JP by its escapes; or binary data."""
     if re.search(rb"\x1b\$[@B]([!-~]{2})+\x1b\(", head):
         return _encoded("iso-2022-jp", "")
-    if b"\0" not in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return None
     if is_json_lines(head):  # the reader reports damaged lines
         return None
+    if b"\0" not in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        is_binary = not _is_utf8(head) and 100 * len(_CONTROLS.findall(head)) > len(head)
+        return _UNKNOWN if is_binary else None
     for name in ("utf-32le", "utf-32be", "utf-16le", "utf-16be"):
         try:
             text = codecs.getincrementaldecoder(name)().decode(head)
@@ -156,10 +218,7 @@ def _find_encoding(head: bytes) -> Foreign | None:
         n_known = sum(c.isprintable() or c in "\n\r\t" for c in text)
         if n_spaces * 100 >= len(text) and n_known * 100 >= 97 * len(text) > 0:
             return _encoded(name, text)
-    return Foreign(
-        "binary data",
-        hint="name text, jsonl or parquet files; to read it as text anyway: --format text --errors replace",
-    )
+    return _HOLES if ZEROS in head and _is_utf8(head.replace(b"\0", b"")) else _UNKNOWN
 
 
 def _encoded(name: str, text: str) -> Foreign:

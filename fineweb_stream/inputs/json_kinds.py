@@ -25,7 +25,7 @@ def _array(where: str = "", field: str = "") -> Foreign:
 _ARRAY = (
     rb'\[\s*("(?:[^"\\]|\\.)*(?:"\s*[,\]]|\Z)'  # of strings
     rb'|((null|true|false|-?\d[\d.eE+-]*)\s*,\s*){1,9}["{\[]'
-    rb'|(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|(-?\d[\d.eE+-]*\s*,\s*){2}|\]\s*\Z|\Z))'
+    rb'|(\{\s*["}]|\{\s*\Z|\[\s*["{\[\-\d\]]|\]\s*\Z|\Z))'
 )
 _READ, _LINES = f"{OPENED}.read()", f"{OPENED} if r.strip()"
 _LISTS = _records(
@@ -34,13 +34,19 @@ _LISTS = _records(
     "dict(enumerate(json.loads(r)))",
     "convert it to jsonl, whose fields are 0, 1, ... (--text-column NAME)",
 )
+_OBJECTS = _records("lines of JSON arrays of objects", f"(r for s in {OPENED} if s.strip() for r in json.loads(s))")
 _STRINGS = _records("lines of JSON strings", _LINES, "{'text': json.loads(r)}")
 _STRING_LINES = re.compile(rb'("[^"\\\n]*(\\.[^"\\\n]*)*"[ \t\r]*\n)+"[^"\\\n]*(\\.[^"\\\n]*)*("\s*)?\Z')
 
 _DICT = rb"\{'([^'\\\n]|\\.)*':\s*(['\"\[{(\d-]|b'|None|True|False)"
 _LISTS_AND_DICTS = (
     (_ARRAY, _array()),
+    (rb"\[[\s\d.eE+-]+,[\s\d.,eE+-]*\]?\s*\Z", Foreign("a JSON array of numbers", is_text=True)),
     (rb"\[\s*" + _DICT, _records("a Python list of dicts", f"ast.literal_eval({_READ})")),
+    (
+        rb"\[\s*'([^'\\\n]|\\.)*'\s*(?=,)(?=[^\n]*[\],]\s*(\n|\Z)|[^\n]{1000})",
+        _records("a Python list of strings", f"ast.literal_eval({_READ})", "{'text': r}"),
+    ),
     (
         _DICT + rb"[^\n]*(\}[ \t\r]*(\n\s*(\{'|\Z)|\Z)|\Z)",
         _records("lines of Python dicts", _LINES, "ast.literal_eval(r)"),
@@ -64,9 +70,10 @@ _NOTEBOOK = Foreign("a notebook (JSON)", python_command(_CELLS), is_text=True)
 
 def find_json(head: bytes, text: bytes) -> Foreign | None:
     """Return the kind of a file with this beginning, `text` without what may precede it; None for all but JSON."""
-    if _is_lists(text):
-        return _LISTS
-    return first_match(_LISTS_AND_DICTS, text) or (_find_object(head, text) if is_object(text) else None)
+    if _has_words_after(text):
+        return None
+    found = _find_lists(text) or first_match(_LISTS_AND_DICTS, text)
+    return found or (_find_object(head, text) if is_object(text) else None)
 
 
 def is_object(text: bytes) -> bool:
@@ -79,17 +86,28 @@ def find_strings(text: bytes) -> Foreign | None:
     return _STRINGS if _STRING_LINES.match(text) else None
 
 
-def _is_lists(text: bytes) -> bool:
-    """Tell whether each line is a JSON array: the first is a whole one, the second begins as one."""
-    line, _, others = text.partition(b"\n")
-    if not (line.startswith(b"[") and others.lstrip().startswith(b"[")):
+def _has_words_after(text: bytes) -> bool:
+    """Tell whether a text begins with an array or object that a sentence or code goes on after, on the same line."""
+    if not text.startswith((b"[", b"{")):
         return False
+    decoded = text.decode("utf-8", "replace")
     try:
-        cells = json.loads(line)
+        _, end = json.JSONDecoder().raw_decode(decoded)
     except (ValueError, RecursionError):
         return False
-    kinds = {type(cell) for cell in cells}
-    return bool({str, list} & kinds) or (len(cells) > 1 and dict not in kinds)  # [1] is a footnote; of objects: .[]
+    return bool(re.match(r"[ \t]*[^\s\[\]{},;\"]", decoded[end:]))
+
+
+def _find_lists(text: bytes) -> Foreign | None:
+    """Return the kind if each line is a JSON array: the first is a whole one, the second begins as one."""
+    line, _, others = text.partition(b"\n")
+    if not (line.startswith(b"[") and others.lstrip().startswith(b"[")):
+        return None
+    try:
+        kinds = {type(cell) for cell in json.loads(line)}
+    except (ValueError, RecursionError):
+        return None
+    return _OBJECTS if kinds == {dict} else _LISTS if {str, list} & kinds else None  # of numbers: a text of numbers
 
 
 def _find_object(head: bytes, text: bytes) -> Foreign | None:
@@ -97,6 +115,8 @@ def _find_object(head: bytes, text: bytes) -> Foreign | None:
     is_lines = is_json_lines(head)
     holder = _HOLDER.match(text)
     line, _, others = text.partition(b"\n")
+    if re.search(rb'"(cell_type|nbformat)"\s*:', text) and not (is_lines and others.strip()):
+        return _NOTEBOOK
     if holder and not (_has_text(line, holder[0]) or (is_lines and others.strip())):
         key = holder[1].decode()
         return _array(f" in the field {key!r} of one object", f"['{key}']")
@@ -104,7 +124,7 @@ def _find_object(head: bytes, text: bytes) -> Foreign | None:
         return None
     if _OBJECT_AND_COMMA.match(text):
         return _COMMAS
-    return _NOTEBOOK if re.search(rb'"(cells|nbformat)"\s*:', text) else _PRETTY
+    return _PRETTY
 
 
 def _has_text(line: bytes, before: bytes) -> bool:
@@ -122,7 +142,7 @@ def is_json_lines(head: bytes) -> bool:
     (True, False, False)
     """
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
-    if not is_object(text):
+    if not is_object(text) or _has_words_after(text):
         return False
     line, has_end, _ = text.partition(b"\n")
     line = line.rstrip()

@@ -44,7 +44,7 @@ _ROOTS = (
         rb'(?i)<doc>\s*<docno>|<doc id="',
         Foreign("documents between tags", "sed -E 's|</?[A-Za-z][^>]*>||g'", is_text=True),
     ),
-    (rb"(?i)<!doctype\s+\w|(?-i:<(TEI|teiCorpus|rss|feed)\s[^>]*=)", _XML),
+    (rb"(?i)<!doctype\s+\w|(?-i:<((rss|feed)\s[^>]*=|[A-Za-z][\w.:-]*\s[^>]*\bxmlns\b))", _XML),
 )
 _ROOTS_BY_NAME = {".xml": _XML, ".html": _PAGE, ".htm": _PAGE, ".xhtml": _PAGE}
 

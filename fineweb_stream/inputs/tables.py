@@ -13,7 +13,7 @@ from .kind import HEAD_BYTES, OPENED, Foreign
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|", ".psv": "|,;\t"}
 """The suffixes of tables, and which delimiters to try: a spreadsheet writes .csv with ; in half of the world."""
 
-_COLUMN = re.compile(r"[A-Za-z_][\w.()/#-]*( [\w.()/#-]+){0,2}")
+_COLUMN = re.compile(r"[^\W\d][\w.()/#-]*( [\w.()/#-]+){0,2}(?<!\.)")
 _USUAL_COLUMNS = {"text", "content", "body", "article", "document", "sentence", "story", "title", "id", "label", "url"}
 
 
@@ -76,7 +76,8 @@ def _is_table(rows: list[list[str]], delimiter: str) -> bool:
     if len(rows) < 5:
         return False
     are_filled = all(cell and cell[0] != " " for row in rows for cell in row)
-    return are_filled and (delimiter == "\t" or all(row[0].isdecimal() for row in rows))
+    has_words = any(re.search(r"[^\W\d_]", cell) for row in rows for cell in row)  # numbers alone are a text of numbers
+    return are_filled and has_words and (delimiter == "\t" or all(row[0].isdecimal() for row in rows))
 
 
 def _table(delimiter: str, rows: list[list[str]], options: str) -> Foreign:
