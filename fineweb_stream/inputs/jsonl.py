@@ -208,8 +208,9 @@ def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> Record
     every, names = value | inner, options.text_columns
     texts = [name for name, found in every.items() if isinstance(found, str)]
     hint = name_hint(options.text_column, texts[:MAX_NAMED], "fields of text", byte == record == 0)
-    if all(len(every[name]) < 100 for name in texts) and (command := _how_to_take_out(every | {"": value})):
-        hint = f"{hint}; or " * bool(texts) + f"make lines of what it holds: {command}"
+    held, command = _how_to_take_out(every | {"": value})
+    if held and all(len(text) < 100 for text in value.values() if isinstance(text, str)):
+        hint = f"{hint}; or " * (bool(texts) and isinstance(held, list)) + f"make lines of what it holds: {command}"
     for name in names:
         with contextlib.suppress(KeyError, TypeError):
             found = find_value(value, name)
@@ -222,17 +223,18 @@ def _no_text(value: Any, byte: int, record: int, options: ReadOptions) -> Record
     return RecordError(record, byte, f"no field {wanted}; the fields are: {there}", hint)
 
 
-def _how_to_take_out(fields: dict[str, Any]) -> str:
-    """Return a command that makes a line of each record in the longest of the fields that hold some; "" if none does.
+def _how_to_take_out(fields: dict[str, Any]) -> tuple[Any, str]:
+    """Return the longest of the fields that hold records or texts, and a command that makes a line of each of those.
 
-    >>> _how_to_take_out({"n": 2, "meta.rows": [{"text": "one"}, {"text": "two"}]})
+    >>> _how_to_take_out({"n": 2, "meta.rows": [{"text": "one"}, {"text": "two"}]})[1]
     "jq -c '.meta.rows[]' OLD > NEW"
     """
-    found = {name: held for name in fields if (held := _records_in(fields[name])) and _PATH.fullmatch(name)}
+    found = {name: items for name in fields if (items := _records_in(fields[name])) and _PATH.fullmatch(name)}
+    found = {name: items for name, items in found.items() if name or isinstance(items[0], dict)}
     if not found:
-        return ""
+        return None, ""
     name = max(found, key=lambda name: len(found[name]))
-    return f"jq -c '.{name}[]{' | {text: .}' if isinstance(found[name][0], str) else ''}' OLD > NEW"
+    return fields[name], f"jq -c '.{name}[]{' | {text: .}' if isinstance(found[name][0], str) else ''}' OLD > NEW"
 
 
 def _records_in(value: Any) -> list[Any]:
