@@ -168,6 +168,7 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "zip": (".zip", lambda: zipped(a=PLAIN), "a zip archive"),
     "docx": (".docx", lambda: zipped(**{"word__document.xml": "<xml>"}), "a Word document"),
     "xlsx": (".xlsx", lambda: zipped(**{"xl__workbook.xml": "<xml>"}), "a spreadsheet"),
+    "xls": (".xls", lambda: b"\xd0\xcf\x11\xe0" + bytes(508) + b"\x09\x08\x10\0", "a spreadsheet"),
     "pptx": (".pptx", lambda: zipped(**{"ppt__presentation.xml": "<xml>"}), "a PowerPoint presentation"),
     "ods": (".ods", lambda: office("spreadsheet"), "a spreadsheet"),
     "odt": (".odt", lambda: office("text"), "a document"),

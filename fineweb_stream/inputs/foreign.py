@@ -68,7 +68,7 @@ _BINARY = (
     (rb"PK\x03\x04.*word/\w+\.xml", Foreign("a Word document", _PANDOC)),
     (rb"PK\x03\x04.*ppt/\w+\.xml", Foreign("a PowerPoint presentation", _SLIDES)),
     (
-        rb"PK\x03\x04(.{26}mimetypeapplication/vnd\.oasis\.opendocument\.spreadsheet|.*xl/\w+\.xml)",
+        rb"PK\x03\x04(.{26}mimetypeapplication/vnd\.oasis\.opendocument\.spreadsheet|.*xl/\w+\.xml)|\xd0\xcf\x11\xe0.{508}\x09\x08",
         Foreign("a spreadsheet", _SHEETS, ".jsonl"),
     ),
     (rb"PK\x03\x04.{26}[^\x00]*(?:data\.pkl|\.npy)", Foreign("arrays or weights (of PyTorch or NumPy)")),
