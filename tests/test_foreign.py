@@ -150,7 +150,7 @@ def lines_of(write: Callable[[Any], str], records: list[Any]) -> bytes:
     return "".join(f"{write(record)}\n" for record in records).encode()
 
 
-XML = "".join(f"<p>{d}</p>" for d in PLAIN.splitlines())
+XML = "".join(f"<p>{d.replace('quiet', '<i>quiet</i>')}</p>" for d in PLAIN.splitlines())
 JAPANESE = "これは日本語の文章です。\n" * 40
 TREC = "<DOC>\n<DOCNO> {i} </DOCNO>\n<TEXT>\n{text}\n</TEXT>\n</DOC>\n"
 WIKI = '<doc id="{i}" url="u" title="t">\n{text}\n</doc>\n'
@@ -401,6 +401,13 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
         docs = [f"{text}\n" for text in DOCS] if kind == "mbox" else DOCS[:n]
         expected = list(itertools.chain(*document_ids(reference, docs)))
         assert np.concatenate(list(iter_ids(made, text_column=COLUMNS.get(kind, "text")))).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["docx", "odt", "html"])
+def test_paragraphs_of_documents_stay_lines(kind: str) -> None:
+    """What converts them puts no line ends of its own into paragraphs."""
+    found = find_foreign(FOREIGN[kind][1]())
+    assert found and "pandoc --wrap=none " in found.command
 
 
 def test_what_is_a_table_in_another_encoding(tmp_path: Path, monkeypatch) -> None:

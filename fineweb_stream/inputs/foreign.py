@@ -48,7 +48,7 @@ _MAILS = python_command(
     " [print(json.dumps({{'text': b.get_content().replace('\\r', '')}})) for b in bodies if b]",
     " {path} > {new}",
 )
-_PANDOC = "pandoc -t plain {path} -o {new}"
+_PANDOC = "pandoc --wrap=none -t plain {path} -o {new}"
 _TAR = Foreign("a tar archive", "mkdir {new} && tar -xf {path} -C {new}", "")
 
 _BINARY = (
@@ -75,7 +75,7 @@ _BINARY = (
     (rb"PK\x03\x04|PK\x05\x06", Foreign("a zip archive", "unzip {path} -d {new}", "")),
     (rb"\s*%PDF-\d", Foreign("a PDF", "pdftotext {path} {new}")),
     (rb"%!PS-", Foreign("PostScript", "ps2ascii {path} {new}")),
-    (rb"\{\\rtf", Foreign("an RTF document", "pandoc -f rtf -t plain {path} -o {new}")),
+    (rb"\{\\rtf", Foreign("an RTF document", "pandoc --wrap=none -f rtf -t plain {path} -o {new}")),
     (rb"\xd0\xcf\x11\xe0", Foreign("an old Office document", "soffice --headless --convert-to txt:Text {path}")),
     (rb"AT&TFORM.{4}DJV", Foreign("a DjVu document", "djvutxt {path} {new}")),
     (

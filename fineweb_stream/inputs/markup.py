@@ -7,9 +7,12 @@ import re
 from ..support.redact import python_command
 from .kind import Foreign, first_match
 
-_XML_TEXT = (  # without what may be before its declaration, which a parser refuses; no !, which is a shell's own
+# Without what may be before the declaration, which a parser refuses; no !, which is a shell's own. A line ends after an
+# element that no text follows: those in the midst of a sentence divide none.
+_XML_TEXT = (
     "import re, sys, xml.etree.ElementTree as E; s = re.sub(rb'(?s)^(\\s|<.--.*?-->)+', b'', sys.stdin.buffer.read());"
-    " print('\\n'.join(t.strip() for t in E.fromstring(s).itertext() if t.strip()))"
+    " r = E.fromstring(s); [setattr(e, 'tail', '\\n') for e in r.iter() if not (e.tail or '').strip()];"
+    " print(re.sub(r'\\s*\\n\\s*', '\\n', ''.join(r.itertext())).strip())"
 )
 _ROWS = (
     "import json, sys, xml.etree.ElementTree as E;"
@@ -21,7 +24,7 @@ _PROLOG = re.compile(rb"((<\?xml\b[^>]*>)\s*|<!--([^-]|-(?!->))*-->\s*)*")
 
 _PAGE = Foreign(
     "a web page (HTML)",
-    "pandoc -f html -t plain",
+    "pandoc --wrap=none -f html -t plain",
     is_text=True,
     promise="if a server sent it instead of the file, download the file again; else convert the page to text",
 )
