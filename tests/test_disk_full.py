@@ -286,6 +286,8 @@ def test_a_disk_that_is_full_as_an_input_begins(tmp_path: Path, monkeypatch: pyt
     assert (state.input, state.offset, state.n_documents) == (0, paths[0].stat().st_size, 500)
     result = fineweb_stream.prepare(paths[:1], tmp_path / "out", quiet=True)
     assert result.train_documents + result.val_documents == 500
+
+
 @pytest.mark.parametrize("winerror", [5, 32, 33])
 @pytest.mark.parametrize("change", ["replace", "remove"])
 def test_a_file_that_another_program_has_open(change: str, winerror: int, tmp_path: Path, monkeypatch: Any) -> None:

@@ -191,6 +191,14 @@ CASES = [
         typed=r"or name others: (\S+)",
         before="mkdir odd; cp c.txt odd/c.text; touch odd/empty.text",
     ),
+    Case(
+        "inputs/discover.py",
+        "or name {how}",
+        "odd",
+        "{0}",
+        typed=r"or name others: (\S+)",
+        before="mkdir -p odd/AA; cp d.jsonl odd/AA/wiki_00; cp e.jsonl odd/README.md; cp d.jsonl odd/state.json",
+    ),
     Case("inputs/parquet.py", "fetch the file again", "half.parquet", "half.parquet", do=CP, before=CUT),
     Case(
         "inputs/parquet.py",

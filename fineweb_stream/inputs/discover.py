@@ -168,8 +168,10 @@ def _no_usable(folder: Path, others: list[Path]) -> InputError:
                 hint += f"; likewise {counted(n_like, f'other {path.suffix} file')}"
             refusal = refusal or InputError(error.message, hint)
         else:
-            pattern = os.path.join(glob.escape(str(folder)), "**", f"*{path.suffix}")
-            return _no_usable_but(str(folder), others, f"others: {quoted(pattern if path.suffix else str(path))}")
+            alike = f"*{path.suffix}" if path.suffix else re.sub(r"\d.*", "", path.name) + "*"  # wiki_00, wiki_01
+            return _no_usable_but(
+                str(folder), others, f"others: {quoted(os.path.join(glob.escape(str(folder)), '**', alike))}"
+            )
     return refusal or _no_usable_but(str(folder), others)
 
 
