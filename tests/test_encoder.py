@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ from fineweb_stream.tokenizer import encoder as encoder_module
 from fineweb_stream.tokenizer import engines, newest
 from fineweb_stream.tokenizer.batch import join_texts
 from fineweb_stream.tokenizer.encoder import Encoder
-from fineweb_stream.tokenizer.engines import Gigatoken
-from fineweb_stream.tokenizer.gpt2 import EOT_ID
+from fineweb_stream.tokenizer.engines import Gigatoken, encode_ordinary
+from fineweb_stream.tokenizer.gpt2 import EOT_ID, GPT2
 
 from .helpers import document_ids
 from .strategies import documents
@@ -288,3 +289,14 @@ def test_ends_of_an_index(reference) -> None:
     ids, ends = get_encoder("gigatoken").encode_utf8(b"hello, world", np.array([5, 5, 12], np.uint64))
     expected = [*reference.encode_ordinary("hello"), EOT_ID, EOT_ID, *reference.encode_ordinary(", world"), EOT_ID]
     assert (ids.tolist(), ends.tolist()) == (expected, [2, 3, len(expected)])
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()])
+def test_what_is_no_error_of_the_engine_stays_what_it_is(monkeypatch, error: BaseException) -> None:
+    """Out of memory and Ctrl+C are not taken for an engine that cannot load or encode."""
+    gigatoken = Gigatoken(GPT2)
+    monkeypatch.setattr(gigatoken, "_library", mock.Mock(**{"BPETokenizer.from_tiktoken.side_effect": error}))
+    with pytest.raises(type(error)):
+        gigatoken._load()
+    with pytest.raises(type(error)):
+        encode_ordinary(mock.Mock(**{"encode_to_numpy.side_effect": error}), "a text")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from fineweb_stream.memory import guard as guard_module
 from fineweb_stream.memory.cgroups import cpu_quota, memory_groups
 from fineweb_stream.memory.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
 from fineweb_stream.output.state import State
+from fineweb_stream.pipeline import schedule
 from fineweb_stream.pipeline.budget import plan_memory
 from fineweb_stream.pipeline.schedule import allotted_cpus
-from fineweb_stream.pipeline.watch import Watch
+from fineweb_stream.pipeline.watch import MAX_SAMPLES, Watch
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 from .helpers import write_jsonl
@@ -150,6 +152,9 @@ def test_limits_of_slurm_and_ulimit(monkeypatch) -> None:
     limits = find_limits()
     assert limits[0].name == "SLURM_MEM_PER_CPU"
     assert limits[0].total == 600 << 20
+    monkeypatch.setattr(schedule, "cpu_quota", lambda: 0.5)
+    assert allotted_cpus() == 1
+    monkeypatch.undo()
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
     assert allotted_cpus() == 1
     code = "from fineweb_stream.memory.guard import find_limits; print([(l.name, l.total) for l in find_limits()])"
@@ -244,6 +249,16 @@ def test_record_keeps_the_steps_of_earlier_runs() -> None:
     assert again == state.memory
     assert [step["used_bytes"] for step in again["steps"]] == [OWN.used, OTHERS.used]
     assert again["peak_bytes"] == OWN.used
+
+
+def test_a_long_run_has_as_few_samples() -> None:
+    """The samples of a run of any length are bounded, and spread over all of it."""
+    watch = Watch(make_guard(), state := State())
+    for seconds in range(5000):
+        watch._add_sample(float(seconds))
+    times = [time for time, *_ in state.timeline]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert 100 < len(times) <= MAX_SAMPLES and times[0] == 0 and times[-1] > 4900 and max(gaps) <= 64
 
 
 @pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="no such limit")

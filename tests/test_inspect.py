@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from fineweb_stream.output.index import index_path
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
-from fineweb_stream.token_files import joined
+from fineweb_stream.token_files import commands, joined
 from fineweb_stream.token_files.commands import main
 from fineweb_stream.token_files.plot import plot_report, read_timeline
 from fineweb_stream.token_files.summary import Summary, decode, summarize
@@ -342,6 +343,19 @@ def test_plot_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["inspect", str(path), "--plot", str(tmp_path / "b/a.png")])
     assert f"make the folder first: {tmp_path / 'b'}\n" in capsys.readouterr().err
     assert picture_size(tmp_path / "a.png") == (1800, 570)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [(OSError(5, "broken", "a.bin"), 4, "decode: a.bin: broken"), (KeyboardInterrupt(), 130, "")],
+)
+def test_how_a_command_ends(
+    error: BaseException, status: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of the system is said with its file, Ctrl+C not at all; both have their exit status."""
+    monkeypatch.setattr(commands, "_decode", mock.Mock(side_effect=error))
+    assert main(["decode", "a.bin"]) == status
+    assert capsys.readouterr().err.strip() == said
 
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -274,6 +274,22 @@ prepare({str(corpus_path)!r}, {str(tmp_path / "out")!r}, quiet=True, shard_token
     assert not (tmp_path / "out" / lock.LOCK_NAME).exists()
 
 
+def test_a_lock_whose_name_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is locked just after its run deleted its name is no lock that others see: it is taken anew."""
+    real = lock._lock_by_system
+
+    def delete(fd: int) -> None:
+        monkeypatch.setattr(lock, "_lock_by_system", real)
+        (tmp_path / lock.LOCK_NAME).unlink()
+        real(fd)
+
+    monkeypatch.setattr(lock, "_lock_by_system", delete)
+    with lock.locked(tmp_path):
+        (tmp_path / lock.LOCK_NAME).write_text('{"pid": ')  # cut off by a full disk
+        with pytest.raises(InputError, match="its lock does not say which"), lock.locked(tmp_path):
+            pass
+
+
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="it takes two users")
 @pytest.mark.parametrize(
     "mode, hint", [(0o777, "another user works in this folder"), (0o700, "make sure that the folder")]

@@ -13,7 +13,7 @@ import pytest
 from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.blocks import ReadOptions
 from fineweb_stream.inputs.discover import find_inputs
-from fineweb_stream.inputs.parquet import Parquet
+from fineweb_stream.inputs.parquet import Parquet, _Fetched
 from fineweb_stream.support.errors import InputError, PrepareError
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
@@ -219,3 +219,14 @@ def test_encrypted_columns_are_refused(tmp_path: Path, plaintext_footer: bool) -
             prepare(names, tmp_path / "out", quiet=True)
     if plaintext_footer:
         assert sum(map(len, iter_ids(names, skip_bad=True))) == sum(map(len, iter_ids(names[0])))
+
+
+def test_only_what_was_fetched_is_read() -> None:
+    """A read beyond the ranges that were fetched of a file is an error, not other bytes."""
+    file = _Fetched(100, [(10, 20), (40, 50)], [b"a" * 10, b"b" * 10])
+    file.seek(42)
+    assert file.read(5) == b"b" * 5
+    for start in (0, 15, 30, 45):
+        file.seek(start)
+        with pytest.raises(OSError, match="belong to no column"):
+            file.read(10)

@@ -339,6 +339,26 @@ def test_progress_in_a_log_is_plain_lines(capsys) -> None:
     assert "MB memory" in lines[0]
 
 
+def test_progress_on_a_terminal_without_tqdm(monkeypatch) -> None:
+    """One line is written again and again, and is gone at the end."""
+    import io
+
+    from fineweb_stream.output.state import State
+    from fineweb_stream.pipeline import progress
+    from fineweb_stream.remote.network import Fetcher
+
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    watch = progress.Progress(State(), 200, Fetcher())
+    watch._due = 0
+    watch.update()
+    watch.close()
+    line, cleared = terminal.getvalue().split("\r")[1:]
+    assert "tokens/s" in line and "\n" not in line and cleared == "\x1b[K"
+
+
 def test_progress_says_what_a_network_brings(capsys) -> None:
     """The rate of the network is that of at least a second; the line says what the run waits for."""
     from types import SimpleNamespace

@@ -419,3 +419,24 @@ def dying_too(failing: Any) -> Any:
         unlink(path, missing_ok)
 
     return dying
+
+
+def test_a_bucket_that_is_cut_off(tmp_path: Path) -> None:
+    """Fewer numbers than were written are an error, not a shorter document."""
+    fragments = spool.Fragments(np.array([7], np.uint64), np.array([3]), np.array([1, 2, 3], np.uint16))
+    data = spool.pack(fragments)
+    (tmp_path / "bucket").write_bytes(data)
+    bucket = Bucket(tmp_path / "bucket", len(data), np.dtype("<u2"), lambda: None)
+    assert [part.ids.tolist() for part in bucket.iter_fragments()] == [[1, 2, 3]]
+    (tmp_path / "bucket").write_bytes(data[:-2])
+    with pytest.raises(PrepareError, match="holds"):
+        list(bucket.iter_fragments())
+
+
+def test_more_buckets_than_documents(tmp_path: Path) -> None:
+    """A bucket may be empty: a few long documents are as they are in memory."""
+    path = write_jsonl(tmp_path / "c.jsonl", [f"{name} " * 3000 for name in "abc"])
+    prepare(path, tmp_path / "expected", quiet=True, **OPTIONS)
+    with limited((2000, 333, 1000), most_buckets=64):
+        prepare(path, tmp_path / "out", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
