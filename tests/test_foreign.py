@@ -30,8 +30,10 @@ import numpy as np
 import pytest
 
 from fineweb_stream import iter_ids, prepare
-from fineweb_stream.inputs.discover import default_names, find_inputs
+from fineweb_stream.inputs.discover import DEFAULT_CORPUS, default_names, find_inputs
 from fineweb_stream.inputs.foreign import find_foreign
+from fineweb_stream.inputs.formats import find_format
+from fineweb_stream.inputs.paths import without_metadata
 from fineweb_stream.inputs.refusal import refuse
 from fineweb_stream.support.errors import InputError
 
@@ -787,3 +789,39 @@ def test_what_was_meant(tmp_path: Path, monkeypatch, name: str, meant: str) -> N
     with pytest.raises(InputError, match="no such file") as caught:
         find_inputs([name])
     assert meant in caught.value.hint
+
+
+def test_the_name_of_a_file_at_a_url_is_mended_where_it_is_fetched() -> None:
+    """What is at a URL cannot be renamed here."""
+    with pytest.raises(InputError, match=r"a parquet file, though .*\n  fetch it as c\.parquet, and name that"):
+        find_format("https://example.org/c.txt", b"PAR1\x15\x04")
+
+
+def test_json_of_several_lines_is_a_corpus_and_so_is_damaged_json(tmp_path: Path) -> None:
+    """In a folder, `.json` of one line without text is left out, nothing else that is JSON Lines."""
+    texts = {"a.json": '{"n": 1}\n{"n": 2}\n', "b.json": '{"n": 1}\n', "c.json": '{"n": }'}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    found, left_out = without_metadata([tmp_path / name for name in (*texts, "d.txt")])
+    assert [path.name for path in found] == ["a.json", "c.json", "d.txt"] and [path.name for path in left_out] == [
+        "b.json"
+    ]
+
+
+def test_a_pattern_does_not_match_what_a_run_wrote(tmp_path: Path) -> None:
+    """`*.jsonl` is no log of changes."""
+    for name in ("c.jsonl", "prepare.changes.jsonl"):
+        (tmp_path / name).write_text('{"text": "one"}\n')
+    assert [input.path for input in find_inputs([str(tmp_path / "*.jsonl")])] == [str(tmp_path / "c.jsonl")]
+
+
+def test_a_broken_link_beside_the_script(tmp_path: Path) -> None:
+    """What cannot be opened is nothing that a command could convert."""
+    (tmp_path / "a.zip").symlink_to(tmp_path / "gone")
+    assert default_names(tmp_path) == [DEFAULT_CORPUS]
+
+
+def test_a_table_with_odd_quotes() -> None:
+    """Quotes in a table with tabs that quoting cannot explain are part of its cells."""
+    found = find_foreign(b'a\tb\n"x"y\tz\n1\t2\n', ".tsv")
+    assert found and "QUOTE_NONE" not in found.kind and "quoting=3" in found.command

@@ -16,6 +16,8 @@ from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.inputs.parquet import Parquet, _Fetched
 from fineweb_stream.support.errors import InputError, PrepareError
 
+from .helpers import texts_of, write_parquet
+
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 TEXTS = [f"{i} " + "a long text that comes again and again " * 200 for i in range(5)]
 
@@ -230,3 +232,16 @@ def test_only_what_was_fetched_is_read() -> None:
         file.seek(start)
         with pytest.raises(OSError, match="belong to no column"):
             file.read(10)
+
+
+@pytest.mark.parametrize("start", [0, 5, 16, 40, 99])
+def test_the_rest_of_a_row_group(tmp_path: Path, start: int) -> None:
+    """From any row on, the blocks have the rows that are left."""
+    texts = [f"row {i}" for i in range(100)]
+    [input] = find_inputs([str(write_parquet(tmp_path / "c.parquet", texts))])
+    for block_bytes in (1, 300, 1 << 20):
+        blocks = list(Parquet(0, input, ReadOptions(), block_bytes).iter_blocks(start))
+        assert [text for block in blocks for text in texts_of(block.read())] == texts[start:]
+        places = [place for block in blocks for place in (block.start, block.stop)]
+        assert (places[0], places[-1]) == (start, 100) and places[1:-1:2] == places[2::2]
+        assert all(block.start < block.stop for block in blocks)

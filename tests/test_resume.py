@@ -17,12 +17,14 @@ import pytest
 
 from fineweb_stream import cli, estimate, iter_ids, prepare
 from fineweb_stream.inputs.blocks import Source
-from fineweb_stream.inputs.storage import InputFile, check_unchanged
+from fineweb_stream.inputs.storage import InputFile, check_unchanged, open_input
 from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import fetch, run, samples
+from fineweb_stream.remote.network import Network
 from fineweb_stream.support.errors import DiskError, InputError, PrepareError
+from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer import encoder
 
 from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
@@ -844,3 +846,59 @@ def test_a_val_that_was_altered_before_the_merge(shuffle: bool, corpus_path: Pat
     with pytest.raises(PrepareError, match=r"val\.bin.*: does not hold what the run has written"):
         prepare(corpus_path, tmp_path / "out", **options)
     assert not (tmp_path / "out" / "val.bin").exists()
+
+
+def test_another_format_is_another_text(corpus_path: Path, tmp_path: Path) -> None:
+    """What was read as JSON Lines is not continued as text, though the bytes are the same."""
+    assert not prepare_some(corpus_path, tmp_path / "out", 5)
+    with pytest.raises(InputError, match="it was read already"):
+        prepare(corpus_path, tmp_path / "out", format="text", quiet=True, **OPTIONS)
+
+
+def test_a_file_that_changes_right_after_a_commit(
+    corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is cut back then: all that was read is on record."""
+    commit = run.Run._commit
+
+    def touch(*arguments: Any) -> None:
+        commit(*arguments)
+        os.utime(corpus_path, (1, 1))
+
+    monkeypatch.setattr(run.Run, "_commit", touch)
+    with pytest.raises(InputError, match="changed while it was read") as caught:
+        prepare_in_blocks(2000, corpus_path, tmp_path / "out", **OPTIONS | {"shard_tokens": 50})
+    assert "tokens are saved" in caught.value.saved
+    monkeypatch.undo()
+    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS | {"shard_tokens": 50})
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS | {"shard_tokens": 50})
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_a_log_of_somebody_else(corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets no traceback; the error itself is said all the same."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "prepare.log").write_text("mine")
+    monkeypatch.setattr(run.Run, "_absorb", panicking(run.Run._absorb, 1, KeyError))
+    with pytest.raises(PrepareError, match=r"KeyError.*\n.*the traceback could not be written"):
+        prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
+    assert (tmp_path / "out" / "prepare.log").read_text() == "mine"
+
+
+def test_a_pipe_that_takes_a_files_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes a pipe between a look and the opening is not read: nothing might ever come."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(files, "refuse_irregular", lambda path: None)
+    with pytest.raises(InputError, match="not a regular file"):
+        files.open_regular(tmp_path / "pipe", os.O_RDONLY)
+
+
+def test_a_file_that_ends_before_the_place_to_continue_at(tmp_path: Path) -> None:
+    """It has changed, and is named."""
+    data = gzip.compress(b"some words " * 100)
+    (tmp_path / "c.txt.gz").write_bytes(data)
+    input = Input(str(tmp_path / "c.txt.gz"), "text", len(data), "", True, ".gz")
+    with open_input(input, Network(), 1000) as file:
+        assert file.first == 1000
+    with pytest.raises(InputError, match=r"ends at byte 1,100, but was longer"):
+        open_input(input, Network(), 2000)

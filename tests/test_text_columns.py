@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ ROWS = [{"a": "A", "b": "B"}, {"b": "B"}, {"a": None, "b": "B"}, {"a": "A", "b":
 @pytest.mark.parametrize("names", ["a,b", "b,a", "x.a,a,b", "a,x.a,b", "zz,a,b"])
 def test_the_first_that_a_line_has(names: str, monkeypatch) -> None:
     """By every parser each line gives the first of the named fields that is a text."""
+    monkeypatch.setitem(sys.modules, "gigatoken", sys.modules.get("gigatoken"))  # Arrow is used only with it
     expected = []
     for row in ROWS:
         fields: dict[str, Any] = row | {f"x.{k}": v for k, v in row.get("x", {}).items()}  # type: ignore[attr-defined]

@@ -48,7 +48,11 @@ def head_of(fingerprint: str) -> str:
 
 
 def date_of(fingerprint: str) -> str:
-    """Return the modification time in a fingerprint as local date and time, "" if it has none."""
+    """Return the modification time in a fingerprint as local date and time, "" if it has none.
+
+    >>> date_of("W/x")
+    ''
+    """
     try:
         moment = datetime.fromtimestamp(int(changed_at(fingerprint)) / 1e9, timezone.utc).astimezone()
     except (ValueError, OverflowError, OSError):
