@@ -164,7 +164,7 @@ def test_texts_in_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chat
     for new in ("rows.jsonl", "texts.jsonl"):
         with pytest.raises(InputError) as caught:
             list(iter_ids(name))
-        command = re.search(r": (jq .*|\S*python\S* -c .*) OLD > NEW", caught.value.hint)
+        command = re.search(r": (jq .*|\S*python\S* -X utf8 -c .*) OLD > NEW", caught.value.hint)
         assert command, caught.value.hint
         subprocess.run(f"{command[1]} {name} > {new}", shell=True, check=True)
         name = new
