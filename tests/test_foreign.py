@@ -607,8 +607,9 @@ HOSTILE = """
 from fineweb_stream.inputs.foreign import find_foreign
 from fineweb_stream.inputs.kind import HEAD_BYTES
 UNITS = [b"<!---->", b"<!-- -->", b"<a>", b"<", b"<?xml ?>", b'"a" \\n', b'"', b"[1 ,", b"[null,", b"[", b"{'a': 1} ",
-         b"{'", b'{"a":"b",', b"1 ", b"\\n", b" ", b"} ", b"window.", b"\\x1b$B!!", b"\\\\", b"[1]\\n", b"a,b\\n", b"-"]
-STARTS = [b"", b"<!--", b'"', b'["', b"[", b"{'a': 1", b"{'a': '", b'{"a": "', b"1", b"<rss ", b"window.a=[", b"1\\n0"]
+         b"{'", b'{"a":"b",', b"1 ", b"\\n", b" ", b"} ", b"window.", b"\\x1b$B!!", b"\\\\", b"[1]\\n", b"a,b\\n", b"-", b"10:10:10"]
+STARTS = [b"", b"<!--", b'"', b'["', b"[", b"{'a': 1", b"{'a': '", b'{"a": "', b"1", b"<rss ", b"window.a=[", b"1\\n0",
+          b"[1,", b"['a',", b"From "]
 for start in STARTS:
     for unit in UNITS:
         for end in (b"", b"x"):

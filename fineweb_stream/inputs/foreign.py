@@ -147,7 +147,7 @@ _TEXTUAL = (
     ),
     (rb"\x1e\s*[\[{]", Foreign("a JSON text sequence", "tr -d '\\036'", ".jsonl", is_text=True)),
     (
-        rb"From [^\n]*\d\d:\d\d:\d\d[^\n]*\n>?[A-Z][\w-]*: ",
+        rb"From [^\n]{1,99}\d\d:\d\d:\d\d[^\n]{0,40}\n>?[A-Z][\w-]*: ",
         Foreign("a mailbox (mbox)", _MAILS, ".jsonl", is_text=True),
     ),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),

@@ -41,7 +41,7 @@ _STRING_LINES = re.compile(rb'("[^"\\\n]*(\\.[^"\\\n]*)*"[ \t\r]*\n)+"[^"\\\n]*(
 _DICT = rb"\{'([^'\\\n]|\\.)*':\s*(['\"\[{(\d-]|b'|None|True|False)"
 _LISTS_AND_DICTS = (
     (_ARRAY, _array()),
-    (rb"\[[\s\d.eE+-]+,[\s\d.,eE+-]*\]?\s*\Z", Foreign("a JSON array of numbers", is_text=True)),
+    (rb"\[[\s\d.eE+-]+,[\s\d.,eE+-]*(\]\s*)?\Z", Foreign("a JSON array of numbers", is_text=True)),
     (rb"\[\s*" + _DICT, _records("a Python list of dicts", f"ast.literal_eval({_READ})")),
     (
         rb"\[\s*'([^'\\\n]|\\.)*'\s*(?=,)(?=[^\n]*[\],]\s*(\n|\Z)|[^\n]{1000})",
