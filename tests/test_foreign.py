@@ -157,6 +157,7 @@ JAPANESE = "これは日本語の文章です。\n" * 40
 TREC = "<DOC>\n<DOCNO> {i} </DOCNO>\n<TEXT>\n{text}\n</TEXT>\n</DOC>\n"
 WIKI = '<doc id="{i}" url="u" title="t">\n{text}\n</doc>\n'
 SRT = "{i}\n00:00:{i:02},000 --> 00:01:00,500\n{text}\n\n"
+SBV = "0:00:{i:02}.000,0:01:00.500\n{text}\n\n"
 VTT = "the {i}\n00:{i:02}.000 --> 01:00.500 align:start\n<c.yellow>{text}</c><00:00:01.500>\n\n"
 ASS = "Dialogue: 0,0:00:{i:02}.00,0:01:00.00,Default,,0,0,0,,{{\\i1}}{text}\\N\n"
 FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
@@ -194,6 +195,7 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "ttml": ("", lambda: f"<tt xml:lang='en'\nxmlns:tts='http://a.b/'>{XML}</tt>".encode(), ": XML"),
     "srt": (".srt", lambda: cues(SRT).replace("\n", "\r\n").encode("utf-8-sig"), "subtitles"),
     "srt without blank lines": (".sub", lambda: cues(SRT[:-1]).encode(), "subtitles"),
+    "sbv": (".sbv", lambda: cues(SBV).encode(), "subtitles"),
     "vtt": (".vtt", lambda: f"WEBVTT - a film\nKind: captions\n\n{cues(VTT)}".encode(), "subtitles"),
     "ass": (".ass", lambda: f"[Script Info]\nTitle: a film\n\n[Events]\n{cues(ASS)}".encode(), "subtitles"),
     "iso-2022-jp": (".jis", lambda: JAPANESE.encode("iso-2022-jp"), "iconv -f iso-2022-jp"),
@@ -607,7 +609,8 @@ HOSTILE = """
 from fineweb_stream.inputs.foreign import find_foreign
 from fineweb_stream.inputs.kind import HEAD_BYTES
 UNITS = [b"<!---->", b"<!-- -->", b"<a>", b"<", b"<?xml ?>", b'"a" \\n', b'"', b"[1 ,", b"[null,", b"[", b"{'a': 1} ",
-         b"{'", b'{"a":"b",', b"1 ", b"\\n", b" ", b"} ", b"window.", b"\\x1b$B!!", b"\\\\", b"[1]\\n", b"a,b\\n", b"-", b"10:10:10"]
+         b"{'", b'{"a":"b",', b"1 ", b"\\n", b" ", b"} ", b"window.", b"\\x1b$B!!", b"\\\\", b"[1]\\n", b"a,b\\n", b"-",
+         b"10:10:10"]
 STARTS = [b"", b"<!--", b'"', b'["', b"[", b"{'a': 1", b"{'a': '", b'{"a": "', b"1", b"<rss ", b"window.a=[", b"1\\n0",
           b"[1,", b"['a',", b"From "]
 for start in STARTS:

@@ -114,7 +114,7 @@ _BINARY = (
 _AS_IS = "errors='surrogateescape'"  # bytes that are not UTF-8
 _CUES = python_command(
     f"import re; open(1, 'w', encoding='utf-8', {_AS_IS}).write("
-    r"re.sub(r'(?m)\AWEBVTT.*\n([A-Za-z-]+[:=].*\n)*|^((?<=\n\n).+\n|\d+ *\n)?[\d:.,]+ +-->.*\n"
+    r"re.sub(r'(?m)\AWEBVTT.*\n([A-Za-z-]+[:=].*\n)*|^((?<=\n\n).+\n|\d+ *\n)?([\d:.,]+ +-->.*|\d+:[\d:.]+,\d[\d:.]+)\n"
     f"|</?c(\\.[^>\\n]*)?>|<[\\d:.]+>', '', open(0, encoding='utf-8-sig', {_AS_IS}).read()))"
 )
 _DIALOGUE = r"sed -nE 's/\{\\[^}]*\}//g; s/\\[Nnh]/ /g; s/^Dialogue:([^,]*,){9}//p'"
@@ -151,7 +151,10 @@ _TEXTUAL = (
         Foreign("a mailbox (mbox)", _MAILS, ".jsonl", is_text=True),
     ),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
-    (rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+ +--> |WEBVTT(?=\s).*-->", Foreign("subtitles", _CUES, is_text=True)),
+    (
+        rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+( +--> |,\d+:\d\d:\d\d\.)|WEBVTT(?=\s).*-->",
+        Foreign("subtitles", _CUES, is_text=True),
+    ),
     (rb"\[Script Info\]\s*\n", Foreign("subtitles", _DIALOGUE, is_text=True)),
 )
 
