@@ -364,7 +364,7 @@ def test_lines_that_hold_arrays_are_lines(tmp_path: Path) -> None:
     [
         (kind, ending)
         for kind, (own, _, _) in FOREIGN.items()
-        if own != ".txt" or "utf" in kind
+        if (own != ".txt" or "utf" in kind) and kind != "rar"  # nothing free makes a real one
         for ending in ("its own", "", ".txt", ".jsonl")
         if ending in ("its own", "")
         or kind not in ("arrow", "arrow stream", "feather", "orc")  # to import pyarrow takes longer than all others
