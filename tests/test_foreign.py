@@ -33,10 +33,11 @@ from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.discover import DEFAULT_CORPUS, default_names, find_inputs
 from fineweb_stream.inputs.foreign import find_foreign
 from fineweb_stream.inputs.formats import find_format
-from fineweb_stream.inputs.paths import without_metadata
+from fineweb_stream.inputs.paths import iter_files, without_metadata
 from fineweb_stream.inputs.refusal import refuse
 from fineweb_stream.support.errors import InputError
 
+from .conftest import ROOT
 from .helpers import document_ids, outputs, write_jsonl, write_parquet
 from .hub_server import HubServer
 
@@ -496,6 +497,14 @@ def test_in_a_folder_of_its_own_kind(tmp_path: Path) -> None:
     assert subprocess.run(command, shell=True, timeout=60).returncode == 0
     [made] = find_inputs([str(tmp_path / "d")])
     assert made.path.endswith("a.jsonl")
+
+
+def test_the_program_is_no_corpus(tmp_path: Path) -> None:
+    """Its folder, which may lie beside a corpus, is not entered, and its script is not advised as an input."""
+    assert not list(iter_files(ROOT / "fineweb_stream"))
+    (tmp_path / "prepare.py").write_text("text")
+    with pytest.raises(InputError, match=r"only prepare\.py\n.*; or name the file"):
+        find_inputs([str(tmp_path)])
 
 
 @pytest.mark.parametrize("kind", ["lfs", "html"])

@@ -364,7 +364,10 @@ def _meant(path: Path) -> str:
         return f"did you mean hf://datasets/{path.as_posix()} (a dataset on the Hub)?"
     if match := re.match(r"(?:www\.)?(huggingface\.co|hf\.co)/(datasets/.+)", path.as_posix()):
         return f"did you mean hf://{match[2]} (a dataset on the Hub)?"
-    return "check the path (and quote it if it has spaces)"
+    if re.fullmatch(r"0?\.\d+|\d+(\.\d+)?%", path.name):
+        return f"did you mean --val-ratio {path.name}?"
+    how = "check the path (and quote it if it has spaces)"
+    return how if path.suffix else f"{how}; if the outputs are to go there: --out {quoted(str(path))}"
 
 
 def _how_to_read(path: Path, mode: int) -> str:

@@ -39,7 +39,7 @@ _OWN = re.compile(
     r"|prepare\.(log|lock)"
 )
 _NO_CORPUS = re.compile(
-    r"(readme|licen[cs]e|requirements|constraints)([-_.].*)?\.(txt|md|rst)|readme|licen[cs]e"
+    r"(readme|licen[cs]e|requirements|constraints)([-_.].*)?\.(txt|md|rst)|readme|licen[cs]e|prepare\.py"
     r"|(copying|notice|changelog|citation|robots|cmakelists|top_level|vocab|merges)\.txt"
     r"|(vocab|special_tokens_map|tokenizer(_config)?|(generation_|adapter_)?config|dataset_?(infos?|dict)|state"
     r"|metadata|croissant|package(-lock)?|tsconfig)([-_.].*)?\.json",

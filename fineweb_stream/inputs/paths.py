@@ -20,13 +20,15 @@ from .kind import HEAD_BYTES
 def iter_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, and hidden folders as they are; follow symlinks, but enter each folder once.
 
+    This program's own folder, which may lie beside a corpus, is not entered.
+
     Raises `OSError` for a folder that cannot be read.
     """
 
     def stop(error: OSError) -> None:
         raise error
 
-    seen: set[str] = set()
+    seen = {os.path.realpath(Path(__file__).parents[1])}
     for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
         real = os.path.realpath(place)  # not its number: all have number 0 on some network drives of Windows
         if real in seen:

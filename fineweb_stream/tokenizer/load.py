@@ -116,7 +116,8 @@ def read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             data = read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", "--tokenizer names a file, a folder or a tokenizer") from None
+        hint = "name a tokenizer.json or its folder (of a model on the Hub, download that file first)"
+        raise InputError(f"{path}: {error.strerror}", hint) from None
     if data is None:
         raise InputError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, so not a tokenizer", "name its tokenizer.json")
     return data
