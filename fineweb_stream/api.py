@@ -191,8 +191,9 @@ def _planned(given: dict[str, Any]) -> Iterator[Job]:
 def _request(given: dict[str, Any]) -> Request:
     """Return what the arguments ask for. Raises `InputError` for arguments that make no sense, or not together."""
     given |= {name: read_as(name, given[name], parse_flag) for name in _FLAGS if name in given}
-    if given.get("executor") is not None and not hasattr(given["executor"], "submit"):
-        raise InputError(f"executor={given['executor']!r}: not an executor", "give it one of concurrent.futures")
+    executor = given.get("executor")
+    if executor is not None and (isinstance(executor, type) or not hasattr(executor, "submit")):
+        raise InputError(f"executor={executor!r}: not an executor", "give it one of concurrent.futures")
     if not isinstance(given.get("cluster"), str | None):
         raise InputError(
             f"cluster={given['cluster']!r}: not an address", "write it like cluster='tcp://scheduler:8786'"

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -636,6 +637,7 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
         ({"val": 5}, "5: not names of files"), ({"inputs": io.StringIO("c.txt")}, "an open file, not its name"),
         ({"out": None}, "out=None: not the name of a folder"), ({"layout": [2]}, "layout=[2]: not a string"),
         ({"layout": None}, "layout=None: not a string"), ({"eot": ["after"]}, "eot=['after']: not a string"),
+        ({"executor": 2}, "not an executor"), ({"executor": ThreadPoolExecutor}, "not an executor"),
         ({"val_at": np.zeros(2)}, "not a string"), ({"inputs": np.zeros(2)}, "not names of files"),
     ],
 )  # fmt: skip
