@@ -315,3 +315,11 @@ def test_a_file_that_another_program_has_open(change: str, winerror: int, tmp_pa
     call()
     assert n_left == -1
     assert [path.read_text() for path in tmp_path.glob("a")] == ["new"] * (change == "replace")
+
+
+def test_room_on_a_drive_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even the root exists, as of an unplugged drive of Windows, that is an error."""
+    assert files.free_bytes(tmp_path / "a" / "b") > 0
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    with pytest.raises(DiskError, match="No such file"):
+        files.free_bytes(tmp_path / "a" / "b")

@@ -117,9 +117,8 @@ def remove_empty(folders: Iterable[Path]) -> None:
 def free_bytes(folder: Path) -> int:
     """Return how many bytes the user may still write in a folder, or where it will be made."""
     with disk_errors(folder):
-        while not folder.exists():
-            folder = folder.absolute().parent
-        return shutil.disk_usage(folder).free
+        above = (each for each in (folder, *folder.absolute().parents) if each.exists())
+        return shutil.disk_usage(next(above, folder)).free  # Windows may have no such drive
 
 
 def max_file_bytes() -> int:
