@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import io
 import itertools
 import json
 import os
@@ -377,6 +378,26 @@ def test_progress_says_what_a_network_brings(capsys) -> None:
     assert "network" not in lines[8]
     assert ", 50 MB/s over the network (waiting for the network), " in lines[15]
     assert ", 50 MB/s over the network (waiting for the processors), " in lines[29]
+
+
+def test_progress_on_a_terminal_without_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without tqdm, each line covers the one before, and the end all: not every console of Windows has an escape."""
+    from fineweb_stream.output.state import State
+    from fineweb_stream.pipeline import progress
+    from fineweb_stream.remote.network import Fetcher
+
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    watch = progress.Progress(State(), 200, Fetcher())
+    lines = ["a longer line", "a line", ""]
+    monkeypatch.setattr(watch, "_line", lambda now: lines.pop(0))
+    for _ in range(2):
+        watch._due = 0
+        watch.update()
+    watch.close()
+    assert stream.getvalue() == f"\ra longer line\r{'a line':13}\r{' ' * 6}\r"
 
 
 @pytest.fixture(scope="module")

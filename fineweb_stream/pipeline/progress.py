@@ -26,6 +26,7 @@ class Progress:
         self.waited_seconds = 0.0
         self._fetcher = fetcher
         self._said = ""
+        self._width = 0
         self._supplied = (time.monotonic(), 0.0, fetcher.n_bytes)
         self._state = state
         self._total = total_bytes
@@ -63,8 +64,10 @@ class Progress:
             self._bar.n = min(self._state.input_bytes, self._total or self._state.input_bytes)
             self._bar.set_postfix_str(self._rates(now), refresh=True)
         elif self._is_terminal:
-            self._stream.write(f"\r{self._line(now)}\x1b[K")
+            line = self._line(now)
+            self._stream.write(f"\r{line.ljust(self._width)}")  # not every console of Windows has an escape for it
             self._stream.flush()
+            self._width = len(line)
         else:
             print(self._line(now), file=self._stream, flush=True)
 
@@ -75,7 +78,7 @@ class Progress:
                 self._print(time.monotonic())
                 self._bar.close()
             elif self._is_terminal:
-                self._stream.write("\r\x1b[K")
+                self._stream.write(f"\r{' ' * self._width}\r")
 
     def _line(self, now: float) -> str:
         n_done, elapsed = self._state.input_bytes, now - self._start
