@@ -21,7 +21,6 @@ from ..inputs.parquet import Chunks, Parquet, find_chunks, join_ranges, text_sha
 from ..inputs.storage import check_unchanged, remote_file
 from ..remote.network import MAX_RANGE_BYTES, Data, Network
 from ..support.cancel import NEVER, Cancel
-from ..support.errors import PrepareError
 from .ahead import Piece, read_ahead
 
 STREAM_DEPTH, FETCH_DEPTH = 3, 1000
@@ -120,20 +119,16 @@ def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Blo
     fetcher, max_document_bytes = source.network.fetcher, source.options.max_document_bytes or math.inf
     max_bytes = min(fetcher.ahead_bytes // fetcher.n_connections, MAX_RANGE_BYTES)
     held: list[tuple[Block, Chunks]] = []
-    try:
-        for block in blocks:
-            is_named = block.n_bytes > max_document_bytes  # a single record, which will be refused
-            chunks = find_chunks(source, block) if block.data is None and not is_named else None
-            if held and not (chunks and _is_near(held[0][1], held[-1][1], chunks, max_bytes)):
-                yield from _fetched(source, held)
-                held = []
-            if chunks:
-                held.append((block, chunks))
-            else:
-                yield _piece(block)
-    except PrepareError:  # blocks before the damage are good
-        yield from _fetched(source, held)
-        raise
+    for block in blocks:
+        is_named = block.n_bytes > max_document_bytes  # a single record, which will be refused
+        chunks = find_chunks(source, block) if block.data is None and not is_named else None
+        if held and not (chunks and _is_near(held[0][1], held[-1][1], chunks, max_bytes)):
+            yield from _fetched(source, held)
+            held = []
+        if chunks:
+            held.append((block, chunks))
+        else:
+            yield _piece(block)
     yield from _fetched(source, held)
 
 
