@@ -81,8 +81,9 @@ def hub_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(hub_folder, tmp_path_factory) -> dict[str, bytes]:
-    prepare(hub_folder / "o" / "n" / "data", tmp_path_factory.mktemp("expected"), quiet=True)
-    return outputs(tmp_path_factory.getbasetemp() / "expected0")
+    folder = tmp_path_factory.mktemp("expected")
+    prepare(hub_folder / "o" / "n" / "data", folder, quiet=True)
+    return outputs(folder)
 
 
 @pytest.fixture
