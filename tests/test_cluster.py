@@ -325,6 +325,17 @@ def test_a_scheduler_too_busy_to_count(error: type[Exception]) -> None:
     assert client.nthreads.call_count == 2
 
 
+def test_a_late_block_delays_no_task() -> None:
+    """Where none has come for a while, what has come is a task, or the wait is passed on; a lost scheduler ends it."""
+    client = mock.Mock(nthreads=mock.Mock(return_value={"a": 1}), status="closed")
+    cluster = Cluster("tcp://host", client, Needs("", (), "", 0), 0)
+    one, two = mock.Mock(n_bytes=3), mock.Mock(n_bytes=4)
+    groups = list(cluster._iter_groups([None, one, None, one, two], Window(lambda: 9, 1 << 30)))
+    assert [group and (group.blocks, group.n_bytes) for group in groups] == [None, ([one], 3), ([one, two], 7)]
+    with pytest.raises(PrepareError, match="lost the scheduler tcp://host"):
+        cluster._check_status()
+
+
 def test_start_local_and_finish_on_the_cluster(address: str, tmp_path: Path) -> None:
     """A run may be continued elsewhere: same bytes."""
     corpus = write_corpus("parquet", tmp_path)
@@ -505,6 +516,9 @@ def test_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("four")
     assert find_missing(Needs(__version__, ("numpy",), str(tmp_path / "c.txt"), 4)) is None
     assert "has 4 bytes there, 5 here" in find_missing(Needs(__version__, (), str(tmp_path / "c.txt"), 5))[0]
+    assert find_missing(Needs(__version__, (), "", 0)) is None
+    assert "no_such is not installed" in find_missing(Needs(__version__, ("no_such",), "", 0))[0]
+    assert "cannot see" in find_missing(Needs(__version__, (), str(tmp_path / "gone"), 5))[0]
 
 
 def test_no_scheduler_and_no_worker(bare: Dask, caplog: pytest.LogCaptureFixture) -> None:

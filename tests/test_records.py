@@ -23,7 +23,7 @@ from fineweb_stream.inputs.jsonl import read_lines
 from fineweb_stream.output import manifest
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import Record, read_record
-from fineweb_stream.output.own import looks_own
+from fineweb_stream.output.own import RECORD_START, looks_own, orphans
 from fineweb_stream.output.resume import recorded_inputs
 from fineweb_stream.output.state import State
 from fineweb_stream.output.verify import verify
@@ -340,3 +340,12 @@ def test_a_file_of_more_tokens_than_its_layout_counts(tmp_path: Path) -> None:
     """A forged record's number that no header can have is no reason to take a file for the run's own."""
     (tmp_path / "val.bin").write_bytes(b"mine")
     assert not looks_own(tmp_path / "val.bin", [{"bytes": 9, "tokens": 1 << 40, "head": ""}], LAYOUTS["llmc"])
+
+
+def test_what_a_stop_left_of_a_first_manifest(tmp_path: Path) -> None:
+    """Only the beginning of a manifest under a run's temporary name is one: nothing else with such a name is."""
+    place = str(tmp_path / "prepare.manifest.json.0123456789a{}.part")
+    for n, data in enumerate((b"", RECORD_START[:9], RECORD_START[:9] + bytes(9), b"mine")):
+        Path(place.format(n)).write_bytes(data)
+    Path(place.format(4)).mkdir()
+    assert [path.name[-6] for path in orphans(tmp_path)] == ["0", "1", "2"]
