@@ -944,7 +944,8 @@ def test_names_that_mean_something_else(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("fineweb_stream.inputs.discover.stdin_head", lambda *_: b"some words")
     with pytest.raises(InputError, match="standard input is named twice"):
         find_inputs(["-", "-"])
-    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
     (tmp_path / "c.txt").write_text("some words")
     with pytest.raises(InputError, match=r"no such file\n  did you mean .*c\.txt"):
         find_inputs([os.path.join("~", "c.txt")])
