@@ -71,7 +71,7 @@ class Workers(Protocol):
 def map_ordered(
     executor: Executor,
     function: Callable[[Block], T],
-    blocks: Iterable[Block | None],
+    blocks: Generator[Block | None, None, None],
     window: Window,
     tick: Callable[[], None],
 ) -> Iterator[tuple[Block, T]]:
@@ -84,7 +84,6 @@ def map_ordered(
     """
     pending: deque[tuple[Block, Future[T]]] = deque()
     n_bytes = 0
-    remaining = iter(blocks)
     is_exhausted = False
     failure: BaseException | None = None
     try:
@@ -93,7 +92,7 @@ def map_ordered(
             admits = not is_exhausted and window.admits(len(pending), n_bytes)
             if admits:
                 try:
-                    block = next(remaining)
+                    block = next(blocks)
                 except StopIteration:
                     is_exhausted = True
                     continue
@@ -122,8 +121,7 @@ def map_ordered(
     finally:
         for _, future in pending:
             future.cancel()
-        if isinstance(remaining, Generator):
-            remaining.close()
+        blocks.close()
 
 
 def wait(future: Future[Any], tick: Callable[[], None]) -> None:
