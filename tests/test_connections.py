@@ -256,3 +256,21 @@ def test_what_is_said_of_a_proxy_works(proxy: str, server: HubServer, monkeypatc
     variable, value = re.findall(r"(no_proxy)=(\S+)", caught.value.hint)[0]
     monkeypatch.setenv(variable, value)
     assert read(server, 0, 99) == DATA[:99]
+
+
+def test_a_proxy_that_is_none(proxy: str, server: HubServer, waits: list[str], monkeypatch) -> None:
+    """An address that cannot be a proxy's is named, without its password; so is a proxy that does not answer."""
+    fetcher.web.timeouts = Timeouts(contact=0.1)
+    for value in ("socks5://me:secret@127.0.0.1:1080", "127.0.0.1:99999"):
+        monkeypatch.setenv("http_proxy", value)
+        with pytest.raises(InputError, match=r"^the proxy \S+: not an address of an HTTP proxy") as caught:
+            list_remote(f"{server.url}/files/a.txt")
+        assert "secret" not in str(caught.value)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("http_proxy", f"127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(RemoteError):
+            list_remote(f"{server.url}/files/a.txt")
+        assert ": the proxy: " in waits[0]
+    monkeypatch.setenv("http_proxy", f"http://me:p%40ss@{proxy}")
+    assert read(server, 0, len(DATA)) == DATA

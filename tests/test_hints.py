@@ -486,6 +486,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "A server has to answer so: test_remote, test_remote_runs, test_hub_server, test_connections.": [
         ("cli.py", "put train_fineweb.txt or input.txt there"),
         ("remote/hub.py", "'check HF_ENDPOINT'"),
+        ("remote/hub.py", "'as in HF_ENDPOINT=https://huggingface.co'"),
         ("remote/hub.py", "'check it'"),
         ("remote/hub.py", "'check the name'"),
         ("remote/hub.py", '"name each file\'s address"'),
@@ -511,6 +512,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", "'leave it out'"),
         ("remote/network.py", "'pip install -U urllib3'"),
         ("remote/retry.py", "hint"),
+        ("remote/web.py", "'as in https_proxy=http://HOST:PORT, and likewise http_proxy'"),
         ("remote/web.py", "'check the address'"),
         ("remote/web.py", "CHANGED"),
         ("remote/web.py", "'check the name'"),

@@ -269,6 +269,14 @@ def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
             action(NAME)
 
 
+@pytest.mark.parametrize("endpoint", ["huggingface.co", "file:///tmp", "http://[x", "https://"])
+def test_an_endpoint_that_is_none(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """A value of HF_ENDPOINT that is no address of a server is named."""
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(InputError, match=r"^HF_ENDPOINT=.*: not an address"):
+        list_remote(NAME)
+
+
 def test_no_network(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """Where nothing answers, listing gives up soon, though reading would be patient."""
     be_patient(contact=0.1)

@@ -211,8 +211,11 @@ def _parse_hub(url: str) -> tuple[str, str | None, str]:
 
 
 def endpoint() -> str:
-    """Return the Hub's base URL, which HF_ENDPOINT may set."""
-    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    """Return the Hub's base URL, which HF_ENDPOINT may set. Raises `InputError` for a value that is no such URL."""
+    url = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    if not re.match(r"https?://(\[[\da-f:.]+\]|[^/\[\]]+)", url, re.IGNORECASE):
+        raise InputError(f"HF_ENDPOINT={shown(url)}: not an address", "as in HF_ENDPOINT=https://huggingface.co")
+    return url
 
 
 def is_hub(url: str) -> bool:

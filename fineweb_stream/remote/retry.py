@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from urllib3 import BaseHTTPResponse, Retry
-from urllib3.exceptions import HTTPError, TimeoutError
+from urllib3.exceptions import HTTPError, ProxyError, TimeoutError
 
 from ..support.cancel import Cancel
 from ..support.errors import InputError, RemoteError
@@ -187,6 +187,7 @@ def _reason(url: str, error: BaseException) -> str:
     Raises `InputError` for what no retry can fix: an untrusted certificate, or a proxy that refuses to connect.
     """
     cause: BaseException | None = error
+    place = "the proxy: " if isinstance(error, ProxyError) else ""
     while cause:
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise InputError(
@@ -198,9 +199,9 @@ def _reason(url: str, error: BaseException) -> str:
                 raise _proxy_refusal(url, int(found[1]))
             return f"the proxy says HTTP {found[1]}"
         if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
+            return place + cause.strerror
         if isinstance(cause, TimeoutError | OSError) and "time" in type(cause).__name__.lower():
-            return "timeout"
+            return f"{place}timeout"
         cause = cause.__cause__ or cause.__context__
     return "the server closed the connection"
 

@@ -189,7 +189,11 @@ class Web:
         manager = urllib3.PoolManager(**options)
         if proxy:
             address, login = _part_login(proxy if "://" in proxy else f"http://{proxy}", "Proxy-Authorization")
-            manager = urllib3.ProxyManager(address, proxy_headers=login, **options)
+            try:
+                manager = urllib3.ProxyManager(address, proxy_headers=login, **options)
+            except ValueError:
+                what = f"the proxy {shown(address)}: not an address of an HTTP proxy"
+                raise InputError(what, "as in https_proxy=http://HOST:PORT, and likewise http_proxy") from None
         pools: dict[str, Any] = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {
             scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self._opened)})
