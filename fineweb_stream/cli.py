@@ -19,7 +19,8 @@ from .remote.network import DEFAULT_CONNECTIONS
 from .support.cancel import Cancel, cancel_on_signals
 from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import flush_output, hold_output, log, printed
-from .support.redact import escape, program, quoted
+from .support.redact import escape
+from .support.shell import program, quoted
 from .support.units import parse_size
 from .support.version import __version__
 from .token_files import commands

@@ -24,7 +24,7 @@ import pytest
 
 from fineweb_stream import InputError, cli, open_documents, open_tokens, prepare
 from fineweb_stream.inputs import formats, refusal
-from fineweb_stream.support import errors, redact
+from fineweb_stream.support import errors, shell
 
 from .conftest import ROOT
 from .helpers import System, write_jsonl, write_parquet
@@ -730,7 +730,7 @@ def test_commands_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     class Windows(System):
         name = "nt"
 
-    for module in (redact, refusal, formats):
+    for module in (shell, refusal, formats):
         monkeypatch.setattr(module, "os", Windows())
     for text, word in (
         (r"C:\data\Пушкин.txt", r"C:\data\Пушкин.txt"),
@@ -739,7 +739,7 @@ def test_commands_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("a,b", '"a,b"'),
         ("a;b\\", '"a;b\\\\"'),
     ):
-        assert redact.quoted(text) == word
+        assert shell.quoted(text) == word
     monkeypatch.chdir(tmp_path)
     Path("R&D.txt").write_text('[{"text": "one"}]')
     Path("c.txt").write_bytes(gzip.compress(b"words"))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.shell import quoted
 from ..support.units import format_size
 
 _READ_BYTES, _UNPACKED_BYTES = 16 << 10, 4 << 20

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..support.errors import NoTextError, RecordError
 from ..support.model import Change, Changes, ReadOptions, name_hint
-from ..support.redact import python_command
+from ..support.shell import python_command
 from ..tokenizer.batch import join_bytes
 from .blocks import Batch, Source, batch_of
 from .decoding import repair

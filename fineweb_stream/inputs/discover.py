@@ -24,7 +24,8 @@ from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
 from ..support.model import STDIN, Input
-from ..support.redact import is_web, program, quoted, shown
+from ..support.redact import is_web, shown
+from ..support.shell import program, quoted
 from ..support.units import counted
 from .foreign import find_foreign
 from .formats import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 
-from ..support.redact import python_command
+from ..support.shell import python_command
 from .codecs import CODECS
 from .decoding import NOT_WHOLE, ZEROS
 from .json_kinds import find_json, find_strings, is_json_lines, is_object

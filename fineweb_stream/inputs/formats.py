@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.shell import quoted
 from .codecs import CODECS, CompressedFile
 from .foreign import find_foreign
 from .json_kinds import is_json_lines

@@ -6,7 +6,7 @@ import codecs
 import json
 import re
 
-from ..support.redact import python_command
+from ..support.shell import python_command
 from .kind import HEAD_BYTES, OPENED, Foreign, first_match
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'

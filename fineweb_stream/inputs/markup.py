@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..support.redact import python_command
+from ..support.shell import python_command
 from .kind import Foreign, first_match
 
 # Without what may be before the declaration, which a parser refuses; no !, which is a shell's own. A line ends after an

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..support.log import log
-from ..support.redact import quoted
+from ..support.shell import quoted
 from .formats import is_hidden, is_own
 from .json_kinds import is_json_lines
 from .kind import HEAD_BYTES

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.shell import quoted
 from .codecs import CODECS
 from .kind import Foreign
 

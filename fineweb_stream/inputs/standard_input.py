@@ -12,7 +12,7 @@ from typing import cast
 
 from ..support.cancel import NEVER, TICK_SECONDS, Cancel, aside
 from ..support.errors import InputError
-from ..support.redact import program
+from ..support.shell import program
 
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10

@@ -7,7 +7,7 @@ import io
 import re
 from typing import Any
 
-from ..support.redact import python_command
+from ..support.shell import python_command
 from .kind import HEAD_BYTES, OPENED, Foreign
 
 _TABLE_NAMES = {".csv": ",;\t|", ".tsv": "\t,;|", ".tab": "\t,;|", ".psv": "|,;\t"}

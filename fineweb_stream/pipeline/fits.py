@@ -10,7 +10,7 @@ from ..output.layouts import LAYOUTS, LLMC, Layout
 from ..output.manifest import Record
 from ..output.own import TRAIN_NAME, is_output
 from ..support.errors import InputError
-from ..support.redact import quoted
+from ..support.shell import quoted
 from ..support.units import counted
 from .settings import Settings
 

@@ -14,7 +14,7 @@ from ..output.own import CHANGES_NAME, META_NAME, TRAIN_NAME
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.errors import InputError
 from ..support.model import Input
-from ..support.redact import quoted
+from ..support.shell import quoted
 from ..support.units import counted, format_size
 from ..support.version import __version__, version_of
 from ..tokenizer import load

@@ -1,4 +1,4 @@
-"""Shared by all rooms: errors, cancellation, the logger, sizes, redaction, and the data that every stage passes on.
+"""Shared by all rooms: errors, cancellation, the logger, sizes, redaction, quoting, and the data of all stages.
 
 In: text that people type, untrusted names and text, signals. Out: numbers, messages that are safe to show, `Input` and
 `Change`. Imports nothing from the rest of the package.

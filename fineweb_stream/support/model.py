@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .redact import as_word, shown
+from .redact import shown
+from .shell import as_word
 
 STDIN = "-"
 """The name of standard input among the inputs."""

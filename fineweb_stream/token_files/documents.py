@@ -21,7 +21,7 @@ from ..output import files
 from ..output.index import END_DTYPE, fits, index_path, is_index, map_ends
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
-from ..support.redact import program, quoted
+from ..support.shell import program, quoted
 from ..support.units import counted
 from ..tokenizer.ids import Ids
 from .joined import Tokens, check_ids

@@ -15,7 +15,7 @@ from ..inputs.formats import is_own
 from ..output.index import is_index
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC
 from ..support.errors import InputError
-from ..support.redact import program, quoted
+from ..support.shell import program, quoted
 from ..tokenizer.ids import Ids
 
 HEAD_BYTES = 4096

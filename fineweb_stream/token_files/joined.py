@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..support.errors import InputError
-from ..support.redact import program, quoted
+from ..support.shell import program, quoted
 from ..support.units import format_size
 from ..tokenizer.ids import Ids
 from .headers import find_ids

@@ -18,7 +18,7 @@ from ..output.own import TRAIN_NAME
 from ..output.shards import shard_path
 from ..output.state import DONE
 from ..support.errors import InputError, PrepareError
-from ..support.redact import program, quoted
+from ..support.shell import program, quoted
 from ..support.units import counted
 from .joined import Tokens, map_ids
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.errors import InputError
-from ..support.redact import python_command, quoted
+from ..support.shell import python_command, quoted
 from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
 from .gpt2 import bytes_by_name
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
