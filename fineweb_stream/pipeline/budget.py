@@ -94,8 +94,9 @@ def plan_memory(
             break
     else:
         raise MemoryLimitError(
-            f"a budget of {guard.budget_bytes / MB:,.0f} MB is too little: one worker with {candidate} needs"
-            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB (the tightest limit: {limit.name})",
+            f"a budget of {guard.budget_bytes / MB:,.0f} MB, of {limit.available / MB:,.0f} MB available"
+            f" ({limit.name}), is too little: one worker with {candidate} needs"
+            f" {(base + each) / HIGH_SHARE / MB:,.0f} MB",
             "give it more with --memory, or free some",
         )
     spare = budget - base - fitting * each
