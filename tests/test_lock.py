@@ -204,6 +204,23 @@ def test_a_drive_whose_files_have_no_lasting_numbers(tmp_path: Path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="it takes root")
+def test_a_folder_that_cannot_be_written_to(corpus_path: Path, tmp_path: Path) -> None:
+    """On a read-only file system a finished run is recognized, as anywhere; another one says why it cannot work."""
+    out = tmp_path / "out"
+    prepare(corpus_path, out, quiet=True, **OPTIONS)
+    before = outputs(out)
+    command = ["unshare", "--mount", "sh", "-c", f'mount --bind {out} {out} && mount -o remount,ro,bind {out} && "$@"']
+    command += ["sh", sys.executable, str(ROOT / "prepare.py"), str(corpus_path), "--out", str(out), *ARGUMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "mount:" in done.stderr:
+        pytest.skip("nothing can be mounted here")
+    assert (done.returncode, done.stderr) == (0, "") and "already done" in done.stdout
+    done = subprocess.run([*command, "--overwrite", "--seed", "3"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4 and "Read-only file system" in done.stderr
+    assert outputs(out) == before
+
+
 def can_unshare() -> bool:
     command = ["unshare", "--pid", "--uts", "--fork", "true"]
     return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0

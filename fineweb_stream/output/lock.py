@@ -27,7 +27,7 @@ _MAX_BYTES = 4096
 def locked(folder: Path) -> Iterator[None]:
     """Make the folder and hold its lock; at the end, delete a folder that was made here and is still empty.
 
-    If the file system has no locks, a warning says so and the run goes on.
+    If the file system has no locks, a warning says so and the run goes on. A read-only folder needs none.
 
     Raises `InputError` when another run works there, or `prepare.lock` is somebody else's file; `DiskError`.
     """
@@ -38,6 +38,8 @@ def locked(folder: Path) -> Iterator[None]:
             try:
                 fd = _acquire(path)
             except DiskError:
+                if _is_read_only(folder):
+                    break  # a finished run is recognized all the same; another cannot write its first file
                 if folder.exists():
                     raise
         yield
@@ -45,6 +47,10 @@ def locked(folder: Path) -> Iterator[None]:
         if fd >= 0:
             _release(path, fd)
         files.remove_empty(made)
+
+
+def _is_read_only(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK) and not os.access(folder, os.W_OK)
 
 
 def _acquire(path: Path) -> int:
