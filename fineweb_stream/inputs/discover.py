@@ -115,7 +115,7 @@ def _find(name: str, format: str | None, network: Network) -> list[Input]:
     for path, is_named in _expand(name):  # there may be very many
         network.cancel.check()
         found.append(_describe(path, is_named, format))
-    if not any(input.size for input in found):
+    if not (any(input.size for input in found) or os.path.isdir(name)):
         raise InputError(f"{found[0].path}: the file is empty", "fetch it again, or leave it out")
     return found
 
