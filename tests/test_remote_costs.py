@@ -241,6 +241,21 @@ def test_names_are_looked_at_together(tmp_path) -> None:
         assert len(server.log) == 2 * len(names) and server.n_connections == 4
 
 
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_a_sample_of_text_is_one_request(kind: str, tmp_path) -> None:
+    """Samples of a file at a URL cost a round trip, for all of them together; they are those of the file on disk."""
+    lines = [json.dumps({"text": f"Document {i} of words."}) for i in range(50_000)]
+    (tmp_path / f"c.{kind}").write_text("\n".join(lines))
+    (local,) = make_sources(find_inputs([str(tmp_path / f"c.{kind}")], kind.replace("txt", "text")), ReadOptions())
+    with HubServer(tmp_path) as server, Fetcher() as fetcher:
+        found = find_inputs([f"{server.url}/files/c.{kind}"], kind.replace("txt", "text"), Network(fetcher))
+        (remote,) = make_sources(found, ReadOptions(), network=Network(fetcher))
+        server.log.clear()
+        batches = [block.read() for block in remote.sample(4)]
+        assert len(server.log) == len(batches) == 4
+    assert [bytes(batch.data) for batch in batches] == [bytes(block.read().data) for block in local.sample(4)]
+
+
 def test_an_error_does_not_wait_for_other_names(tmp_path) -> None:
     """A URL that does not exist is refused at once, also while the server is silent about another."""
     with HubServer(tmp_path) as server, Fetcher() as fetcher:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -23,7 +25,11 @@ _SKIP_BYTES = 1 << 20
 HEAD_BYTES = 1 << 20
 """How much content of a compressed file is unpacked for estimates (bytes)."""
 
-SAMPLE_BYTES = 1 << 15
+SAMPLE_BYTES, MAX_SAMPLE_BYTES = 1 << 15, 1 << 19
+"""How much a sample has, and the most: a longer document is none."""
+
+_BEFORE_BYTES = 1024
+"""How far before an offset the search for an end begins at most, unless a separator is longer."""
 
 _HEADER_BYTES = 64
 """How much of a compressed file's start is read to find the size of its window (bytes)."""
@@ -162,6 +168,8 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
     is_packed = bool(input.compression)
     if input.is_stream and (input.is_remote or not is_packed):
         return []
+    if input.is_remote:
+        return _sample_remote(source, n, find_end)
     stop, last = 0, HEAD_BYTES if is_packed else input.size
     damage = contextlib.suppress(InputError, StreamFull) if is_packed else contextlib.nullcontext()
     with damage, open_input(input, source.network, max_held=2 * HEAD_BYTES, is_stream=False) as file:
@@ -169,8 +177,29 @@ def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], i
             target = 0 if is_packed else input.size * i // n
             start = find_end(file, target) if target > stop else stop
             stop = find_end(file, start + SAMPLE_BYTES) if start < last else start
-            if start < stop and (is_packed or stop <= start + 16 * SAMPLE_BYTES):
+            if start < stop and (is_packed or stop <= start + MAX_SAMPLE_BYTES):
                 blocks.append(file.block(source, start, stop))
+    return blocks
+
+
+def _sample_remote(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
+    """Take all samples of a file at a URL at the same time, each by one request; the blocks carry their data."""
+
+    def take(number: int) -> Block:
+        remote = open_file(source.input, source.network, buffer_bytes=4 * SAMPLE_BYTES)
+        with InputFile(source.input, remote) as file:
+            target = source.input.size * number // n
+            file.read_at(max(target - _BEFORE_BYTES, 0), 1)  # from there on, all of it is in the buffer
+            start = find_end(file, target) if target else 0
+            stop = find_end(file, start + SAMPLE_BYTES)
+            data = file.read_at(start, stop - start) if stop <= start + MAX_SAMPLE_BYTES else None
+            return replace(file.block(source, start, stop), data=data)
+
+    blocks: list[Block] = []
+    with ThreadPoolExecutor(n) as pool:
+        for block in pool.map(take, range(n)):
+            if block.data and block.start >= (blocks[-1].stop if blocks else 0):
+                blocks.append(block)
     return blocks
 
 
