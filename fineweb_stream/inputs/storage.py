@@ -130,7 +130,7 @@ class StreamFile(InputFile):
             raise StreamFull(position)
         if (missing := at + n_bytes - len(self._held)) > 0:
             self._held += self._file.read(missing)
-        return bytes(self._held[at : at + n_bytes])
+        return bytes(memoryview(self._held)[at : at + n_bytes])  # a slice of the buffer itself would be another copy
 
     def pass_over(self, find_end: Callable[[InputFile, int], int], position: int) -> int:
         """Return the end of a record that was searched up to `position`, without buffering the record."""
