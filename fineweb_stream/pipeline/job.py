@@ -204,13 +204,13 @@ class Job:
     def _recorded_sources(self, record: Record) -> list[Source]:
         """Return the sources of a run, with the names of text columns that are on record.
 
-        Raises `InputError` for a file not yet read that has none of these columns.
+        Logs a note on a file not yet read that has none of these columns: the run saves all before it, and stops there.
         """
         sources = self._sources(names_of(record))
         is_done = record.state.status != ENCODING and not record.state.wants_more(self.settings.max_tokens)
         error = None if is_done else find_without_text(sources[record.state.input :], self.cancel)
         if error:
-            raise error
+            log.warning("note: %s: the run will stop there; %s", error.message, error.hint)
         return sources
 
     def _say_done(self, record: Record, what: str) -> None:
