@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 
 from fineweb_stream import InputError, cli, open_documents, open_tokens, prepare
-from fineweb_stream.inputs import formats, refusal
 from fineweb_stream.support import errors, shell
 
 from .conftest import ROOT
@@ -185,21 +184,12 @@ CASES = [
         "d.jsonl",
         before="touch nothing.jsonl",
     ),
-    Case(
-        "inputs/discover.py",
-        "or name {how}",
-        "odd",
-        "{0}",
-        typed=r"or name others: (\S+)",
-        before="mkdir odd; cp c.txt odd/c.text; touch odd/empty.text",
-    ),
-    Case(
-        "inputs/discover.py",
-        "or name {how}",
-        "odd",
-        "{0}",
-        typed=r"or name others: (\S+)",
-        before="mkdir -p odd/AA; cp d.jsonl odd/AA/wiki_00; cp e.jsonl odd/README.md; cp d.jsonl odd/state.json",
+    *(
+        Case("inputs/discover.py", "or name {how}", "odd", "{0}", typed=r"or name others: (\S+)", before=before)
+        for before in (
+            "mkdir odd; cp c.txt odd/c.text; touch odd/empty.text",
+            "mkdir -p odd/AA; cp d.jsonl odd/AA/wiki_00; cp e.jsonl odd/README.md; cp d.jsonl odd/state.json",
+        )
     ),
     Case("inputs/parquet.py", "fetch the file again", "half.parquet", "half.parquet", do=CP, before=CUT),
     Case(
@@ -730,8 +720,7 @@ def test_commands_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     class Windows(System):
         name = "nt"
 
-    for module in (shell, refusal, formats):
-        monkeypatch.setattr(module, "os", Windows())
+    monkeypatch.setattr(shell, "os", Windows())
     for text, word in (
         (r"C:\data\Пушкин.txt", r"C:\data\Пушкин.txt"),
         (r"C:\my data\c.txt", r'"C:\my data\c.txt"'),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import BinaryIO
 
 from ..support.errors import InputError
-from ..support.shell import quoted
+from ..support.shell import move_command
 from .codecs import CODECS, CompressedFile
 from .foreign import find_foreign
 from .json_kinds import is_json_lines
@@ -144,5 +143,4 @@ def _rename(name: str, new: str) -> str:
     """Return how to give a file its right ending."""
     if "://" in name:
         return f"fetch it as {new}, and name that"
-    move = "move" if os.name == "nt" else "mv"
-    return f"give it the right ending: {move} {quoted(name)} {quoted(str(unused(Path(name).with_name(new))))}"
+    return f"give it the right ending: {move_command(name, str(unused(Path(name).with_name(new))))}"

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ..support.errors import InputError
-from ..support.shell import quoted
+from ..support.shell import quoted, which_shell
 from .codecs import CODECS
 from .kind import Foreign
 
@@ -26,8 +26,7 @@ def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
     hint = found.hint.format(path=quoted(name))
     if found.command:
         promise = found.promise or PROMISES.get(found.suffix, f"convert it to {found.suffix[1:]}")
-        shell = " (in cmd.exe: PowerShell has no <)" if os.name == "nt" else ""
-        hint = f"{promise}{shell}: {_render(name, found, compression)}"
+        hint = f"{promise}{which_shell()}: {_render(name, found, compression)}"
     is_url = "://" in name
     if (is_url or name == STDIN_NAME) and (found.command or "{path}" in found.hint):
         hint = "save it to a file, and name that: what converts it is said then"

@@ -27,6 +27,16 @@ def as_word(text: str) -> str:
     return text if is_plain else f'"{list2cmdline([f" {text}"])[2:]}'  # without the space, R&D.txt is two commands
 
 
+def move_command(old: str, new: str) -> str:
+    """Return the command that renames a file."""
+    return f"{'move' if os.name == 'nt' else 'mv'} {quoted(old)} {quoted(new)}"
+
+
+def which_shell() -> str:
+    """Return for which shell a command that redirects its input is: where there are two, it works in one of them."""
+    return " (in cmd.exe: PowerShell has no <)" if os.name == "nt" else ""
+
+
 def python_command(code: str, arguments: str = "") -> str:
     """Return a command for a shell that runs Python code, in which there is no double quote; it prints UTF-8."""
     return f'{quoted(sys.executable or "python3")} -X utf8 -c "{code}"{arguments}'
