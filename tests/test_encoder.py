@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import os
 import pickle
+import signal
 import sys
+import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
@@ -15,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fineweb_stream.pipeline import worker
 from fineweb_stream.pipeline.iterate import iter_ids
 from fineweb_stream.pipeline.worker import get_encoder
 from fineweb_stream.support.cancel import Cancel
@@ -40,6 +45,13 @@ def test_equals_tiktoken(reference, batch: list[str]) -> None:
         assert [part.tolist() for part in np.split(ids, ends[:-1])] == expected
         plain, plain_ends = get_encoder(engine).encode(batch)
         assert [part.tolist() for part in np.split(plain, plain_ends[:-1])] == [one[:-1] for one in expected]
+
+
+@given(parts=st.lists(st.sampled_from([b"<|endoftext|>", b"<|", b"|>", b"<", b"endoftext|>", b"a"]), max_size=20))
+def test_literal_ends_are_counted(parts: list[bytes]) -> None:
+    """As `bytes.count` does, at even and odd places, few or many."""
+    for data in (b"".join(parts), b"".join(parts) * 800):
+        assert worker._count_eot(data) == worker._count_eot(memoryview(data)) == data.count(b"<|endoftext|>")
 
 
 @given(text=st.text(st.characters(codec=None), max_size=40))
@@ -85,6 +97,56 @@ def test_threads_share_an_encoder(reference, engine: str, n_threads: int) -> Non
     with ThreadPoolExecutor(n_threads) as pool:
         found = list(pool.map(lambda batch: get_encoder(engine).encode(batch, eot=True)[0].tolist(), batches))
     assert found == [[i for one in document_ids(reference, batch) for i in one] for batch in batches]
+
+
+@pytest.mark.parametrize("n_caches", ["1", "3"])
+def test_more_threads_than_caches(reference, monkeypatch, n_caches: str) -> None:
+    """Each tokenizer serves as many threads as it has caches; all are kept, and used again."""
+    pytest.importorskip("gigatoken")
+    monkeypatch.setenv("RAYON_NUM_THREADS", n_caches)
+    encoder, all_in = Encoder("gigatoken"), threading.Barrier(7)
+    engine = encoder._encode
+
+    def use(i: int) -> None:
+        one = engine._take()
+        all_in.wait(60)
+        engine._give_back(one, 0.0)
+        assert encoder.encode([f"text {i}"])[0].tolist() == reference.encode_ordinary(f"text {i}")
+
+    for _ in range(2):
+        with ThreadPoolExecutor(7) as pool:
+            list(pool.map(use, range(7)))
+        assert len(engine._shared) == math.ceil(7 / int(n_caches))
+        assert {each.n_busy for each in engine._shared} == {0}
+        assert max(each.n_caches for each in engine._shared) == int(n_caches)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("text", ["short", "many words " * 300_000, "a" * 3_000_000], ids=["short", "long", "a run"])
+def test_a_forked_process_encodes(reference, text: str) -> None:
+    """Its own threads are gone, but no call waits for them: a data loader's worker may encode."""
+    pytest.importorskip("gigatoken")
+    encoder = Encoder("gigatoken")
+    expected = encoder.encode([text])[0].tobytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the process has threads, which is what is tested
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        os._exit(encoder.encode([text])[0].tobytes() != expected)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("n", [6999, 7000, 7001, 20_000])
+def test_calls_of_many_small_documents(reference, engine: str, n: int) -> None:
+    """A call has a limited number of documents: each has an end, which takes more than its text."""
+    texts = [f"{i}" for i in range(n)]
+    calls = list(encoder_module._iter_calls(*join_texts(texts), GPT2))
+    assert len(calls) == math.ceil(n / encoder_module.CALL_DOCUMENTS)
+    ends = encoder_module.CALL_DOCUMENTS * len(Gigatoken(GPT2).separator) if engine == "gigatoken" else 0
+    assert encoder_module.CALL_BYTES + ends <= engines.SHARED_CALL_BYTES
+    ids, _ = get_encoder(engine).encode(texts, eot=True)
+    assert ids.tolist() == [i for one in document_ids(reference, texts) for i in one]
 
 
 @pytest.mark.parametrize("eot", [False, True])
@@ -196,11 +258,11 @@ def test_a_forgotten_tokenizer_changes_nothing(reference, monkeypatch, limit: in
     pytest.importorskip("gigatoken")
     monkeypatch.setattr(engines, "CACHE_BYTES", limit)
     encoder = Encoder("gigatoken")
-    before = list(encoder._encode._free)
+    before = list(encoder._encode._shared)
     texts = [f"words {i} and {i * 977}, " * 2999 for i in range(7)]
     for text in texts:
         assert encoder.encode([text])[0].tolist() == reference.encode_ordinary(text)
-    assert encoder._encode._free == [] if not limit else encoder._encode._free != before
+    assert encoder._encode._shared == [] if not limit else encoder._encode._shared != before
 
 
 def test_without_a_folder_for_temporary_files(monkeypatch) -> None:
@@ -212,11 +274,11 @@ def test_without_a_folder_for_temporary_files(monkeypatch) -> None:
 
     encoder, exists = Encoder("gigatoken"), os.path.exists
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    encoder._encode._free.clear()
+    encoder._encode._shared.clear()
     if sys.platform == "linux":
         assert encoder.encode(["hello"])[0].tolist() == [31373]
         monkeypatch.setattr("os.path.exists", lambda path: path != "/proc/self/fd" and exists(path))
-        encoder._encode._free.clear()
+        encoder._encode._shared.clear()
     for use in (lambda: Encoder("gigatoken"), lambda: encoder.encode(["a"])):
         with pytest.raises(EngineError, match=r"No usable temporary directory found\n  choose --engine tiktoken"):
             use()

@@ -16,13 +16,13 @@ import pytest
 
 from fineweb_stream import prepare
 from fineweb_stream.memory import guard as guard_module
-from fineweb_stream.memory.cgroups import cpu_quota, memory_groups
 from fineweb_stream.memory.guard import MB, Limit, MemoryGuard, Reading, Step, find_limits, used_bytes
 from fineweb_stream.output.state import State
-from fineweb_stream.pipeline import schedule
 from fineweb_stream.pipeline.budget import plan_memory
 from fineweb_stream.pipeline.schedule import allotted_cpus
 from fineweb_stream.pipeline.watch import MAX_SAMPLES, Watch
+from fineweb_stream.support import cgroups
+from fineweb_stream.support.cgroups import cpu_quota, memory_groups
 from fineweb_stream.support.errors import InputError, MemoryLimitError
 
 from .helpers import write_jsonl
@@ -152,7 +152,7 @@ def test_limits_of_slurm_and_ulimit(monkeypatch) -> None:
     limits = find_limits()
     assert limits[0].name == "SLURM_MEM_PER_CPU"
     assert limits[0].total == 600 << 20
-    monkeypatch.setattr(schedule, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(cgroups, "cpu_quota", lambda: 0.5)
     assert allotted_cpus() == 1
     monkeypatch.undo()
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")

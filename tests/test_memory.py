@@ -55,7 +55,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 RIVAL = """
 import threading, time
-from fineweb_stream.memory.cgroups import memory_groups
+from fineweb_stream.support.cgroups import memory_groups
 
 def grow():
     held = []

@@ -650,7 +650,7 @@ def test_a_date_before_1970(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_under_iter_ids(tmp_path: Path) -> None:
     """It is named; nothing is said of a command that would go on."""
-    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 200)
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 600)
     ids = iter_ids(path, workers=1)
     changed = r"c\.jsonl: (changed while|ends at byte) .*\n  once it is complete, start over$"
     with pytest.raises(InputError, match=changed):

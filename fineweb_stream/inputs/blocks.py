@@ -1,4 +1,4 @@
-"""What passes between the stages: a block says where about a MiB of input is, and reads it into a batch.
+"""What passes between the stages: a block says where about 1.5 MiB of input is, and reads it into a batch.
 
 A block is small and picklable, because its reader may be another thread, process or machine. It carries its data only
 if it cannot be read again on its own (a pipe, a compressed file, a large row group), or if its data were prefetched.
@@ -16,7 +16,7 @@ from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_texts
 from ..tokenizer.ids import Ends
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 3 << 19
 """About how much text a block holds; it has at least one document, whatever its length."""
 
 TEXT_COST = 5

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from ..support.cgroups import memory_groups
 from ..support.errors import InputError
 from ..support.units import parse_share, parse_size, read_variable
-from .cgroups import memory_groups
 
 MB = 10**6
 CHECK_SECONDS = 0.5
@@ -41,7 +41,7 @@ SWAP_BYTES = 256 * MB
 
 _PHYSICAL = "physical memory"
 
-LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 4 << 20
+LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 12 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 

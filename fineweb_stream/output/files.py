@@ -31,6 +31,9 @@ COPY_BYTES = 8 << 20
 FLUSH_BYTES = 32 << 20
 """After this much new data a background fsync starts, so that little is left to wait for at a commit."""
 
+HASH_BYTES = 4 << 20
+"""After this much new data a thread hashes it: waking one for every block would take the GIL too often."""
+
 HEAD_BYTES = 32
 """How many of a file's first bytes are in the record, to recognize the file."""
 
@@ -312,6 +315,8 @@ class Part:
         self._failure: DiskError | None = None
         self._n_flushed = n_bytes
         self._beside = ThreadPoolExecutor(2, "encode-disk")
+        self._unhashed: list[memoryview] = []
+        self._n_hashed = n_bytes  # or being hashed
         self._hashing: Future[None] | None = None
         self._flushing: Future[None] | None = None
         self._fd = self._open()
@@ -345,7 +350,7 @@ class Part:
     @property
     def sha256(self) -> str:
         """The hash of everything written after the header."""
-        self._end_hashing()
+        self._hash(self._take_unhashed())
         return self._digest.hexdigest()
 
     @property
@@ -354,17 +359,18 @@ class Part:
         return self._head.hex()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append; durable after `sync`. A thread hashes the data, which must not change until the next call."""
+        """Append; durable after `sync`. The data, which a thread hashes later, must not change."""
         if not len(data):
             return
         data = memoryview(data).cast("B")  # os.write counts bytes, whatever the items are
         with disk_errors(self.path, len(data)):
             _write_all(self._fd, data)
         self._head += bytes(data[: HEAD_BYTES - len(self._head)])
-        self._end_hashing()
-        self._hashing = self._beside.submit(self._digest.update, data)
+        self._unhashed.append(data)
         self.n_bytes += len(data)
         self._is_synced = False
+        if self.n_bytes - self._n_hashed >= HASH_BYTES:
+            self._hashing = self._beside.submit(self._hash, self._take_unhashed())
         if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
             self._n_flushed = self.n_bytes
             self._flushing = self._beside.submit(self._fsync)
@@ -397,6 +403,16 @@ class Part:
                     sync_file(self._fd)
             except DiskError as error:
                 self._failure = error
+
+    def _take_unhashed(self) -> list[memoryview]:
+        """Return what is to be hashed next."""
+        self._end_hashing()
+        pieces, self._unhashed, self._n_hashed = self._unhashed, [], self.n_bytes
+        return pieces
+
+    def _hash(self, pieces: list[memoryview]) -> None:
+        for piece in pieces:
+            self._digest.update(piece)
 
     def _end_hashing(self) -> None:
         """Wait for the hash of earlier data: it must take all data in order."""

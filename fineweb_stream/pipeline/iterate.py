@@ -40,7 +40,7 @@ def iter_ids(
     memory: str | int | None = None,
     format: str | None = None,
 ) -> Iterator[Ids]:
-    """Yield the ids of all inputs in order: arrays (n,) of about a MiB of text each, uint16 (uint32 above 65,536 ids).
+    """Yield the ids of all inputs in order: arrays (n,) of about 1.5 MiB of text, uint16 (uint32 above 65,536 ids).
 
     One pass over everything, with no split; nothing is written or printed, but skipped and changed records, and the
     number of many of them, are logged (logger `fineweb_stream`). The parameters are those of `prepare()`.

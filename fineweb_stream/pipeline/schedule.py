@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 import threading
 import time
 from collections import deque
@@ -15,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..memory.cgroups import cpu_quota
 from ..support.cancel import TICK_SECONDS
+from ..support.cgroups import usable_cpus
 from ..support.units import parse_count, read_as, read_variable
 
 if TYPE_CHECKING:
@@ -159,13 +157,8 @@ def count_workers(asked: str | float | None) -> int:
 
 
 def allotted_cpus() -> int:
-    """Return how many CPUs this process may use by affinity, control groups and Slurm, not how many there are."""
-    if sys.platform == "linux":
-        n_cpus = len(os.sched_getaffinity(0))
-    else:
-        n_cpus = os.cpu_count() or 1
-    if quota := cpu_quota():
-        n_cpus = min(n_cpus, math.ceil(quota))
+    """Return how many CPUs this process may use by affinity, control groups and Slurm, at least 1."""
+    n_cpus = math.ceil(usable_cpus())
     if allotted := read_variable("SLURM_CPUS_PER_TASK"):
         n_cpus = min(n_cpus, allotted)
     return max(n_cpus, 1)

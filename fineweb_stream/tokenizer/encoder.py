@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
@@ -25,10 +27,11 @@ from .load import load_tokenizer
 from .newest import has_newest
 from .tokenizer import Tokenizer, has_gigatoken
 
-CALL_BYTES = 5 << 18
-"""How much text an engine gets per call (bytes). It bounds the engine's uint32 result and the delay of a cancellation.
+CALL_BYTES, CALL_DOCUMENTS = 7 << 18, 7000
+"""How much text (bytes) and how many documents an engine gets per call: with the ends of documents, no more than
+`SHARED_CALL_BYTES`. They bound the engine's uint32 result and the delay of a cancellation.
 
-Slightly more than a block of plain text, so that such a block is one call.
+A block of plain text, slightly less, is one call.
 """
 
 HARD_TEXTS = (
@@ -132,7 +135,7 @@ class Encoder:
         Document i is `data[ends[i - 1]:ends[i]]`; its ids are `ids[ends[i - 1]:ends[i]]` with the returned `ends`.
         The last of `ends` is the length of `data`, whose UTF-8 must be valid and is not checked. Empty `ends` mean that
         the buffer is a piece of one text: only its ids are returned. `cancel` is checked between calls of the engine
-        (about a MiB each).
+        (up to 1.75 MiB each).
 
         Raises `EngineError` if the engines differ, or if one returns a wrong number of end-of-text ids; `ValueError`
         for invalid `ends`; `Cancelled`.
@@ -141,13 +144,16 @@ class Encoder:
         if len(ends) and (ends[0] < 0 or ends[-1] != len(data) or (ends[1:] < ends[:-1]).any()):
             raise ValueError(f"ends must rise from 0 to {len(data)}, the length of data")
         eot_id, dtype = self.tokenizer.eot_id, self.tokenizer.dtype
-        parts, part_places = [np.empty(0, dtype)], [np.empty(0, np.int64)]
+        parts: list[Ids] = []
+        part_places: list[Ends] = []
         n_ids = n_ends = 0
+        is_sure = self.engine != "gigatoken" or not has_newest(data)  # else it might differ on some of the characters
         for part, part_ends in _iter_calls(data, ends, self.tokenizer):
             cancel.check()
-            engine_ids = self._exact(part, part_ends)
+            encode = self._encode if is_sure or not has_newest(part) else self._reference
+            engine_ids = encode(part, part_ends)
             ids = engine_ids.astype(dtype)
-            places = np.flatnonzero(ids == eot_id) + 1 if eot_id is not None else part_places[0]
+            places = np.flatnonzero(ids == eot_id) + 1 if eot_id is not None else ends[:0]
             if len(places) != len(part_ends) or (len(places) and places[-1] != len(ids)):
                 raise self._wrong_ends(n_ends, len(part_ends), len(places))
             if check_bytes > 0 and self.engine == "gigatoken":
@@ -156,12 +162,7 @@ class Encoder:
             part_places.append(places + n_ids)
             n_ids += len(ids)
             n_ends += len(places)
-        return np.concatenate(parts), np.concatenate(part_places)
-
-    def _exact(self, data: bytes | memoryview, ends: Ends) -> Ids:
-        """Encode with the engine, or with the reference if the fast engine might differ on some of the characters."""
-        is_sure = self.engine != "gigatoken" or not has_newest(data)
-        return self._encode(data, ends) if is_sure else self._reference(data, ends)
+        return _joined(parts), _joined(part_places)
 
     def _check(self, data: bytes | memoryview, ends: Ends, ids: Ids, n_bytes: int) -> int:
         """Compare about the first `n_bytes` of a call with the reference; return how many were compared."""
@@ -206,11 +207,11 @@ class Encoder:
 def _iter_calls(
     data: bytes | memoryview, ends: Ends, tokenizer: Tokenizer
 ) -> Iterator[tuple[bytes | memoryview, Ends]]:
-    """Yield the arguments of each engine call, about CALL_BYTES: documents with their ends, or a piece of one.
+    """Yield the arguments of each engine call: up to CALL_DOCUMENTS with their ends, or a piece of one.
 
     A longer document is split into pieces: the last has its end, the others none.
     """
-    if len(data) <= CALL_BYTES:
+    if len(data) <= CALL_BYTES and len(ends) <= CALL_DOCUMENTS:
         yield data, ends
         return
     view = memoryview(data)
@@ -218,7 +219,7 @@ def _iter_calls(
         yield from ((piece, ends) for piece in iter_pieces(bytes(data), CALL_BYTES, tokenizer.cuts))
     i = start = 0
     while i < len(ends):
-        stop = max(int(np.searchsorted(ends, start + CALL_BYTES, "right")), i + 1)
+        stop = max(int(np.searchsorted(ends[: i + CALL_DOCUMENTS], start + CALL_BYTES, "right")), i + 1)
         end = int(ends[stop - 1])
         if end - start <= CALL_BYTES:
             yield view[start:end], ends[i:stop] - start
@@ -227,3 +228,8 @@ def _iter_calls(
                 start += len(piece)
                 yield piece, np.array([len(piece)] if start == end else [], np.int64)
         i, start = stop, end
+
+
+def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return arrays as one, without a copy if there is only one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

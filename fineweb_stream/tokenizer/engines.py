@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..support.cgroups import usable_cpus
 from ..support.errors import EngineError, InputError
 from .batch import with_separator
 from .cuts import GPT2_CUTS, WHITESPACE_RUN, iter_pieces
@@ -30,8 +32,15 @@ Without ends, the buffer is a piece of one document, and no end-of-text id is ad
 EncodeOne = Callable[[bytes | memoryview], list[Ids]]
 """Callable (UTF-8 of one document, or of a piece of it) -> its ids, in parts."""
 
-CACHE_BYTES = 36 << 20
-"""The estimated cache size (bytes) at which a gigatoken tokenizer is replaced by a new one."""
+CACHE_BYTES = 80 << 20
+"""The estimated size of each of its caches (bytes) at which a gigatoken tokenizer is replaced by a new one."""
+
+SHARED_CALL_BYTES = 2 << 20
+"""The most text (bytes) that gigatoken 0.10 encodes in the calling thread with a cache of its own.
+
+It hands parts of a longer text to threads of its own, which a forked process lacks: it would wait for ever. So such a
+text, which has nowhere to be cut, is encoded with `parallel=False`, by a cache that is used by one thread at a time.
+"""
 
 PIECE_BYTES = 1 << 16
 """How much of a long text `tokenizers` gets per call (bytes): it keeps a record of 100 bytes or more for each id."""
@@ -143,10 +152,11 @@ def _split_long_space_runs(text: str) -> Iterable[str]:
 
 
 class Gigatoken:
-    """The fast engine: one gigatoken tokenizer per thread that is encoding, created on demand.
+    """The fast engine: gigatoken tokenizers, each shared by as many threads as it has caches of words, one for each.
 
-    Threads that share a tokenizer block each other. gigatoken 0.10 does not limit a tokenizer's cache of words, so one
-    whose cache may have reached CACHE_BYTES is discarded.
+    A further thread would wait for a cache by spinning, so it gets a tokenizer of its own. gigatoken 0.10 does not
+    limit its caches: when those of a tokenizer may have reached CACHE_BYTES each, it is replaced by a new one. (To load
+    one takes 0.05 s, all with the GIL held; to fill a cache with the words of English, 0.4 s.)
 
     The end of a document is an added token whose text is random for each process, so that no input contains it.
 
@@ -165,22 +175,43 @@ class Gigatoken:
         self._tokenizer = tokenizer
         self.separator = f"<|{secrets.token_hex(16)}|>".encode()
         self._ranks = b"".join(tokenizer.iter_ranks()) if tokenizer.iter_ranks else b""
-        self._free = [_Remembering(self._load())]
+        self._n_caches = _count_caches()
+        self._lock = threading.Lock()
+        self._shared = [_Shared(self._load())]
 
     def __call__(self, data: bytes | memoryview, ends: Ends) -> Ids:
         """Encode as described at `Engine`; ids are uint32."""
         joined = with_separator(data, ends, self.separator) if len(ends) else bytes(data)
-        try:
-            one = self._free.pop()
-        except IndexError:
-            one = _Remembering(self._load())
         source = self._library.BytesSource([joined])  # a plain list would import awkward: 0.15 s
-        start = one.clock()
-        ids: Ids = one.tokenizer.encode_batch_padded(source, self._library.PadTruncate(0), parallel=False)[0][0]
-        one.count(len(joined), len(ids), one.clock() - start)
-        if one.n_bytes < CACHE_BYTES:
-            self._free.append(one)
+        options, is_shared = self._library.PadTruncate(0), len(joined) <= SHARED_CALL_BYTES
+        one, n_new = self._take(), 0.0
+        try:
+            clock = one.clock
+            start = clock()
+            ids: Ids = one.tokenizer.encode_batch_padded(source, options, parallel=is_shared)[0][0]
+            n_new = one.growth(len(joined), len(ids), clock() - start)
+        finally:
+            self._give_back(one, n_new)
         return ids
+
+    def _take(self) -> _Shared:
+        """Return a tokenizer that has a cache free."""
+        with self._lock:
+            one = next((each for each in self._shared if each.n_busy < self._n_caches), None)
+            if one is None:
+                one = _Shared(self._load())
+                self._shared.append(one)
+            one.n_busy += 1
+            one.n_caches = max(one.n_caches, one.n_busy)
+            return one
+
+    def _give_back(self, one: _Shared, n_new: float) -> None:
+        """End the use of a tokenizer, whose caches may have grown by `n_new` bytes; drop it if they may be full."""
+        with self._lock:
+            one.n_busy -= 1
+            one.n_bytes += n_new
+            if one.n_bytes >= CACHE_BYTES * one.n_caches and one in self._shared:
+                self._shared.remove(one)
 
     def _load(self) -> Any:
         """Build a tokenizer: 0.04 s from ranks, which have to be in a file; 0.1 s from a `tokenizer.json`."""
@@ -216,16 +247,23 @@ def _as_file(data: bytes) -> Iterator[str]:
         yield str(path)
 
 
-class _Remembering:
-    """A tokenizer and an upper estimate of its cache size (bytes)."""
+def _count_caches() -> int:
+    """Return how many caches a gigatoken tokenizer has: one for each thread that Rayon, its library, would start."""
+    asked = os.environ.get("RAYON_NUM_THREADS", "")
+    return max(int(asked) if asked.isdigit() and int(asked) else int(usable_cpus()), 1)
+
+
+class _Shared:
+    """A tokenizer, how many threads use it, the most that did, and an upper estimate of its caches' size (bytes)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self.n_busy = self.n_caches = 0
         self.n_bytes = 0.0
         self.clock = time.perf_counter
 
-    def count(self, n_bytes: int, n_ids: int, seconds: float) -> None:
-        """Add one call's text (bytes), ids and thread time to the estimate.
+    def growth(self, n_bytes: int, n_ids: int, seconds: float) -> float:
+        """Return by how much a call may have grown a cache, from its text (bytes), ids and thread time.
 
         Measured: varied English adds a quarter of its own bytes, as new text keeps bringing new words. Chinese and
         random letters add up to 10 times theirs, and twice that while tables grow. Such text is recognized by more ids
@@ -237,4 +275,4 @@ class _Remembering:
         by_ids = 60 * max(n_ids - n_bytes / 3, 0)
         by_time = 600e6 * max(seconds - n_bytes * 4e-9, 0)
         self.clock = time.thread_time if by_ids else time.perf_counter
-        self.n_bytes += n_bytes / 4 + min(by_ids, by_time)
+        return n_bytes / 4 + min(by_ids, by_time)

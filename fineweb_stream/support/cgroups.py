@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +42,12 @@ def cpu_quota(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> float | Non
         except (OSError, ValueError, ZeroDivisionError):
             continue
     return min(quotas, default=None)
+
+
+def usable_cpus() -> float:
+    """Return how many CPUs this process may use by its affinity and its groups, not how many there are."""
+    n_cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(n_cpus, cpu_quota() or n_cpus)
 
 
 def _folders(controller: str, root: Path, proc: Path) -> Iterator[tuple[Path, int]]:
