@@ -284,6 +284,27 @@ def test_neighbours_share_a_request(clean_env, tmp_path) -> None:
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
+@pytest.mark.parametrize("n_runs", [1, 2])
+def test_text_is_fetched_while_samples_are_taken(clean_env, tmp_path, n_runs: int) -> None:
+    """No range is asked for twice; with --overwrite, too, samples are taken once, and the end costs no request."""
+    text = "".join(f"{i} and then some words, " for i in range(700_000))
+    (tmp_path / "c.txt").write_text(text)
+    command = [sys.executable, ROOT / "prepare.py", "--overwrite", "--workers", "2", "--out", tmp_path / "out"]
+    with HubServer(tmp_path) as server:
+        server.latency = 0.1
+        for _ in range(n_runs):
+            server.log.clear()
+            subprocess.run([*command, f"{server.url}/files/c.txt"], env=clean_env, check=True, timeout=100)
+        asked = [(request.start or 0, request.stop or 0) for request in server.log]
+    samples = [i for i, (start, stop) in enumerate(asked) if 100_000 < stop - start < 200_000]
+    ranges = [i for i, (start, stop) in enumerate(asked) if stop - start > 200_000]
+    assert len(samples) == N_REMOTE_SAMPLES and len({asked[i] for i in ranges}) == len(ranges) > 3
+    assert len(asked) == 2 + len(samples) + len(ranges), "its size and version, its kind, samples, and the text"
+    assert n_runs > 1 or ranges[0] < samples[-1]
+    prepare(tmp_path / "c.txt", tmp_path / "local", quiet=True)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "local")
+
+
 def test_leaving_early_ends_what_is_shared(clean_env, tmp_path) -> None:
     """--max-tokens within the first block: the abandoned requests cause no message, and few were made."""
     folder = tmp_path / "hub" / "o" / "n" / "data"

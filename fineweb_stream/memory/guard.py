@@ -41,7 +41,7 @@ SWAP_BYTES = 256 * MB
 
 _PHYSICAL = "physical memory"
 
-LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 12 << 20
+LARGE_BLOCK_BYTES, KEPT_BYTES = 8 << 20, 8 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple, cast
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Chunks, Parquet, find_chunks, join_ranges, text_share
+from ..inputs.sources import N_REMOTE_SAMPLES
 from ..inputs.storage import check_unchanged, remote_file
-from ..remote.network import MAX_RANGE_BYTES, Data, Network
+from ..remote.network import MAX_RANGE_BYTES, Data, Network, RemoteReader
 from ..support.cancel import NEVER, Cancel
+from ..support.redact import is_web
 from .ahead import Piece, read_ahead
 
 STREAM_DEPTH, FETCH_DEPTH = 3, 1000
@@ -59,6 +61,16 @@ def iter_blocks(
         max(max_bytes, sources[0].network.fetcher.ahead_bytes) if is_fetching else max_bytes,
         stop,
     )
+
+
+def begin_early(sources: Sequence[Source], start: int) -> None:
+    """Begin to fetch what is read first, while samples are taken: of a single file at a URL that is read in order."""
+    input, network = sources[0].input, sources[0].network
+    is_in_order = input.is_remote and not input.compression and not _is_fetched(sources[0])
+    if len(sources) == 1 and is_in_order and network.fetcher.is_streaming:
+        reader = RemoteReader(network, remote_file(input), ahead_bytes=network.fetcher.ahead_bytes)
+        reader.begin(start, network.fetcher.n_connections - N_REMOTE_SAMPLES)
+        network.fetcher.begun[remote_file(input)] = reader
 
 
 class Link(NamedTuple):
@@ -105,7 +117,8 @@ def _iter_pieces(source: Source, start: int, stop: Cancel) -> Iterator[Piece[Blo
         del piece  # else it would be kept alive while the workers use it
         if len(held) > 1:
             yield held.popleft()
-    check_unchanged(own)  # before the last block, which ends where the file did
+    if not is_web(source.input.path):  # whose last answer has said that the file is as it was
+        check_unchanged(own)  # before the last block, which ends where the file did
     yield from held
 
 

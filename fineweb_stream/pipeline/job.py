@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from . import report
 from .budget import MemoryPlan, count_connections, plan_for, sure_engine
+from .fetch import begin_early
 from .fits import check_fit, fit_warnings
 from .schedule import Workers
 from .settings import Settings
@@ -76,6 +77,7 @@ class Job:
     guard: MemoryGuard
     plan: MemoryPlan
     network: Network
+    _sampled: tuple[list[Source], Sampled | None] | None = field(default=None, init=False, repr=False)
 
     @property
     def cancel(self) -> Cancel:
@@ -173,6 +175,8 @@ class Job:
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
         else:
+            if record.state.status == ENCODING and not executor:
+                begin_early(sources[record.state.input :], record.state.offset)
             self.check_disk(self._say_plan(record, sources))
             with connect(sources) if connect else contextlib.nullcontext() as workers:
                 self._run(record, sources, quiet).work(executor, workers)
@@ -220,10 +224,13 @@ class Job:
             log.warning("note: changed or skipped as asked then; for another --errors or --skip-bad: --overwrite")
 
     def _sample(self, sources: Sequence[Source], is_strict: bool) -> Sampled | None:
+        """Sample the sources, unless that was done: a run with `overwrite` does it before anything is deleted."""
         from .samples import sample
 
-        settings = self.settings
-        return sample(sources, self.plan.engine, is_strict, self.cancel, settings.tokenizer, settings.val_files)
+        if not self._sampled or self._sampled[0] != sources:
+            engine, tokenizer, n_val = self.plan.engine, self.settings.tokenizer, self.settings.val_files
+            self._sampled = list(sources), sample(sources, engine, is_strict, self.cancel, tokenizer, n_val)
+        return self._sampled[1]
 
     def _say_plan(self, record: Record, sources: Sequence[Source], is_strict: bool = False) -> Estimate:
         """Log what was found, what the run will make and what that takes; return the estimate."""

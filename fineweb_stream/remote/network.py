@@ -76,6 +76,7 @@ class Fetcher:
         self.n_readers = 0  # open readers that prefetch
         self.closed = Cancel()
         self.has_asked = threading.Event()  # a first request is on its way
+        self.begun: dict[RemoteFile, RemoteReader] = {}  # readers that prefetch before they are used
         self._web: Web | None = None
         self._jobs: list[tuple[float, int, Future[Any], Callable[[], Any]]] = []  # a heap
         self._numbers = itertools.count()
@@ -215,18 +216,27 @@ class RemoteReader(RangedFile):
 
     def _next_ahead(self, start: int) -> Data:
         """Return the range with the byte `start`, and request the ranges after it as far as there is room."""
+        while self._ahead and not self._ahead[0][0] <= start < self._ahead[0][1]:
+            self._ahead.popleft()[2].cancel()
+        self.begin(start, self._network.fetcher.n_connections)
+        self._held_start, _, future = self._ahead.popleft()
+        return self._network.result(future)
+
+    def begin(self, start: int, n_connections: int) -> None:
+        """Request the ranges from the byte `start` on, as far as there is room, at so many connections."""
         fetcher, ahead = self._network.fetcher, self._ahead
-        while ahead and not ahead[0][0] <= start < ahead[0][1]:
-            ahead.popleft()[2].cancel()
         share = self._ahead_bytes // max(fetcher.n_readers, 1)
         each = min(max(share // 4, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
         at = ahead[-1][1] if ahead else start
-        while at < self._stop and (not ahead or (at - start + each <= share and len(ahead) < fetcher.n_connections)):
+        while at < self._stop and (not ahead or (at - start + each <= share and len(ahead) < n_connections)):
             stop = min(at + each, self._stop)
             ahead.append((at, stop, fetcher.fetch(self._file, at, stop, priority=0 if at == start else LATER)))
             at = stop
-        self._held_start, _, future = ahead.popleft()
-        return self._network.result(future)
+
+    def hand_over(self, network: Network) -> RemoteReader:
+        """Return this reader, for a thread whose waiting is cancelled with `network`."""
+        self._network = network
+        return self
 
     def close(self) -> None:
         """Cancel the prefetching."""

@@ -32,7 +32,7 @@ Without ends, the buffer is a piece of one document, and no end-of-text id is ad
 EncodeOne = Callable[[bytes | memoryview], list[Ids]]
 """Callable (UTF-8 of one document, or of a piece of it) -> its ids, in parts."""
 
-CACHE_BYTES = 80 << 20
+CACHE_BYTES = 72 << 20
 """The estimated size of each of its caches (bytes) at which a gigatoken tokenizer is replaced by a new one."""
 
 SHARED_CALL_BYTES = 2 << 20
