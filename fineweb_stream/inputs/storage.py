@@ -279,7 +279,7 @@ def open_file(
         ahead_bytes = network.fetcher.ahead_bytes if is_stream else 0
         return cast(BinaryIO, RemoteReader(network, remote_file(input), buffer_bytes, ahead_bytes, stop))
     try:
-        return Path(input.path).open("rb")
+        return open(input.path, "rb")
     except OSError as error:
         raise InputError(f"{input.path}: {error.strerror}", "check the path and its permissions") from None
 
