@@ -236,7 +236,7 @@ def test_a_proxy_that_does_not_connect(
     status: int, kind: type[PrepareError], n_waits: int, proxy: str, waits: list[str], monkeypatch
 ) -> None:
     """What it refuses is said at once; what it cannot do now is waited for."""
-    fetcher.web.timeouts = Timeouts(contact=0.2)
+    fetcher.web.timeouts = Timeouts(contact=1.0)
     monkeypatch.setattr(_Proxy, "status", status)
     monkeypatch.setenv("https_proxy", f"http://{proxy}")
     with pytest.raises(kind, match=rf"proxy (does not connect to it \(|says )HTTP {status}"):
@@ -260,7 +260,7 @@ def test_what_is_said_of_a_proxy_works(proxy: str, server: HubServer, monkeypatc
 
 def test_a_proxy_that_is_none(proxy: str, server: HubServer, waits: list[str], monkeypatch) -> None:
     """An address that cannot be a proxy's is named, without its password; so is a proxy that does not answer."""
-    fetcher.web.timeouts = Timeouts(contact=0.1)
+    fetcher.web.timeouts = Timeouts(contact=0.5)
     for value in ("socks5://me:secret@127.0.0.1:1080", "127.0.0.1:99999"):
         monkeypatch.setenv("http_proxy", value)
         with pytest.raises(InputError, match=r"^the proxy \S+: not an address of an HTTP proxy") as caught:
