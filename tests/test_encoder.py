@@ -123,7 +123,7 @@ def test_more_threads_than_caches(reference, monkeypatch, n_caches: str) -> None
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.parametrize("text", ["short", "many words " * 300_000, "a" * 3_000_000], ids=["short", "long", "a run"])
-def test_a_forked_process_encodes(reference, text: str) -> None:
+def test_a_forked_process_encodes(text: str) -> None:
     """Its own threads are gone, but no call waits for them: a data loader's worker may encode."""
     pytest.importorskip("gigatoken")
     encoder = Encoder("gigatoken")

@@ -440,3 +440,18 @@ def test_more_buckets_than_documents(tmp_path: Path) -> None:
     with limited((2000, 333, 1000), most_buckets=64):
         prepare(path, tmp_path / "out", quiet=True, **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_buckets_hold_no_data(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written to a bucket is hashed at once: up to MOST_BUCKETS of them are open, outside the memory plan."""
+    held, write = [], files.Part.write
+
+    def watched(part: files.Part, data: bytes) -> None:
+        write(part, data)
+        if "bucket" in part.path.name:
+            held.append(len(part._unhashed))
+
+    monkeypatch.setattr(files.Part, "write", watched)
+    with limited(LIMITS["seven buckets"]):
+        prepare(corpus, tmp_path / "out", quiet=True, **OPTIONS)
+    assert len(held) > 7 and not any(held)

@@ -32,7 +32,7 @@ FLUSH_BYTES = 32 << 20
 """After this much new data a background fsync starts, so that little is left to wait for at a commit."""
 
 HASH_BYTES = 4 << 20
-"""After this much new data a thread hashes it: waking one for every block would take the GIL too often."""
+"""How much new data is held until a thread hashes it: waking one for every block would take the GIL too often."""
 
 HEAD_BYTES = 32
 """How many of a file's first bytes are in the record, to recognize the file."""
@@ -286,7 +286,8 @@ class Part:
 
     Its SHA-256 is kept up to date, so a resumed file is read again; with `sha256` that must be its hash. `header_bytes`
     at its beginning are left free for a header that is known only at the end; neither `n_bytes` nor the hash covers
-    them. `check` is called now and then while the file is read, and may raise.
+    them. Less than `hash_bytes` of what is written are held until they are hashed. `check` is called now and then while
+    the file is read, and may raise.
 
     A failed fsync is final: Linux may drop the pages that it covered, and the next one returns 0 (Rebello et al. 2020,
     "Can Applications Recover from fsync Failures?"). So each later `sync` raises the first error, and a resumed run
@@ -303,6 +304,7 @@ class Part:
         run: str = "",
         header_bytes: int = 0,
         sha256: str = "",
+        hash_bytes: int = HASH_BYTES,
         check: Check = lambda: None,
     ) -> None:
         self.path = path
@@ -315,6 +317,7 @@ class Part:
         self._failure: DiskError | None = None
         self._n_flushed = n_bytes
         self._beside = ThreadPoolExecutor(2, "encode-disk")
+        self._hash_bytes = hash_bytes
         self._unhashed: list[memoryview] = []
         self._n_hashed = n_bytes  # or being hashed
         self._hashing: Future[None] | None = None
@@ -369,7 +372,7 @@ class Part:
         self._unhashed.append(data)
         self.n_bytes += len(data)
         self._is_synced = False
-        if self.n_bytes - self._n_hashed >= HASH_BYTES:
+        if self.n_bytes - self._n_hashed >= self._hash_bytes:
             self._hashing = self._beside.submit(self._hash, self._take_unhashed())
         if self.n_bytes - self._n_flushed >= FLUSH_BYTES and (self._flushing is None or self._flushing.done()):
             self._n_flushed = self.n_bytes
@@ -405,19 +408,15 @@ class Part:
                 self._failure = error
 
     def _take_unhashed(self) -> list[memoryview]:
-        """Return what is to be hashed next."""
-        self._end_hashing()
+        """Return what is to be hashed next, when all before it is: the hash must take the data in order."""
+        if self._hashing:
+            self._hashing.result()
         pieces, self._unhashed, self._n_hashed = self._unhashed, [], self.n_bytes
         return pieces
 
     def _hash(self, pieces: list[memoryview]) -> None:
         for piece in pieces:
             self._digest.update(piece)
-
-    def _end_hashing(self) -> None:
-        """Wait for the hash of earlier data: it must take all data in order."""
-        if self._hashing:
-            self._hashing.result()
 
     def copy_from(
         self, source: Path, start: int, n_bytes: int, sha256: str, check: Check, n_kept: int | None = None

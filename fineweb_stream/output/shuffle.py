@@ -136,7 +136,7 @@ def _part(paths: list[Path], state: State, spool: Spool, commit: Check) -> None:
         parts = []
         for path in paths:
             n_bytes, _ = state.parts.get(path.name, (0, ""))
-            part = state.open_part(path, n_bytes, check=spool.check)
+            part = state.open_part(path, n_bytes, hash_bytes=0, check=spool.check)  # many are open: none holds data
             parts.append(opened.enter_context(contextlib.closing(part)))
         done = at["parted_tokens"]
         for fragments, n_eot in spool.read(done, at["parted_eot"]):

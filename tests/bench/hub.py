@@ -105,4 +105,5 @@ def fetch(url: str, rate: float, n_connections: int = 16, n_bytes: int = 4 << 20
 if __name__ == "__main__":
     if sys.argv[1] == "fetch":
         fetch(sys.argv[2], float(sys.argv[3]))
-    print(json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], *map(float, sys.argv[4:]))))
+    else:
+        print(json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], *map(float, sys.argv[4:]))))
