@@ -658,6 +658,18 @@ def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
     assert n_hub == 1 and n_cdn <= 300 + 2 * fetcher.n_connections and not waits
 
 
+def test_a_silent_answer_holds_up_no_other(hub: HubServer) -> None:
+    """If the answer that will say where a file is does not come, the other requests ask on their own."""
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    hub.faults = lambda request: Fault(stall=60) if request.start else None
+    hub.log.clear()
+    late = fetcher.fetch(file, 1000, 2000)
+    while not hub.log:
+        time.sleep(0.01)
+    assert fetcher.fetch(file, 0, 1000).result(15) == DATA[:1000]
+    assert not late.done()
+
+
 def test_the_limit_of_requests(hub: HubServer) -> None:
     """What the Hub says is left of its limit is kept by all connections together: hardly any request is refused."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")

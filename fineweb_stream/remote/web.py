@@ -39,6 +39,9 @@ MAX_REDIRECTS = 8
 MAX_KEPT = 256
 """How many connections to a server are kept open: more than there ever are."""
 
+ASK_SECONDS = 3.0
+"""How long requests wait for another's response, which says where the file is, before they ask on their own."""
+
 MAX_DRAINED_BYTES = 65536
 """A shorter body of a redirect is read to its end, so that the connection can be reused."""
 
@@ -101,12 +104,17 @@ class Web:
         return patience.retry(attempt)
 
     def _open(self, stack: contextlib.ExitStack, address: str, first: int, stop: int, limit: float) -> Any:
-        """Request a range from the URL that the file redirects to; if unknown, one thread asks and the others wait."""
+        """Request a range from the URL that the file redirects to; if unknown, one thread asks and the others wait.
+
+        They wait for ASK_SECONDS: the response may be to the last of their ranges, and not come.
+        """
         with self._lock:
             asking = self._asking[address]
         headers = {"Range": f"bytes={first}-{stop - 1}"}
         while True:
-            with asking:
+            with contextlib.ExitStack() as alone:
+                if asking.acquire(timeout=ASK_SECONDS):
+                    alone.callback(asking.release)
                 place = self._places.get(address)
                 if not place:
                     self.closed.check()
@@ -119,7 +127,7 @@ class Web:
             except Exception as error:
                 if url == address:
                     raise
-                with asking:
+                with self._lock:
                     if self._places.get(address) is place:
                         del self._places[address]
                 if not (isinstance(error, Refused) and error.args[0].status in (401, 403, 404, 410)):
