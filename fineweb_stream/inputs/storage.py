@@ -274,8 +274,6 @@ def open_file(
     A remote file is prefetched up to `stop` if `is_stream`, else read at least `buffer_bytes` at a time.
     """
     if input.is_remote:
-        if is_stream and (begun := network.fetcher.begun.pop(remote_file(input), None)):
-            return cast(BinaryIO, begun.hand_over(network))
         ahead_bytes = network.fetcher.ahead_bytes if is_stream else 0
         return cast(BinaryIO, RemoteReader(network, remote_file(input), buffer_bytes, ahead_bytes, stop))
     try:

@@ -40,23 +40,29 @@ def read_ahead(
 ) -> Generator[T | None, None, None]:
     """Yield the items of all iterators in order, with up to `n_ahead` of them running, each `depth` items ahead.
 
+    The first item is None: from then on, the iterators run.
+
     >>> makers = [lambda: iter([Piece("a", 1), Piece("b", 1)]), lambda: iter([Piece("c", 1)])]
     >>> [item for item in read_ahead(makers, n_ahead=2) if item]
     ['a', 'b', 'c']
 
-    Yields None whenever nothing arrives for TICK_SECONDS. At most `max_bytes` wait here, unless a single item is
+    Yields None, too, whenever nothing arrives for TICK_SECONDS. At most `max_bytes` wait here, unless a single item is
     larger. With a depth of 0, an iterator is asked only when its item is waited for. What an iterator raises is raised
     here in its turn. When this generator ends or is closed, it sets `stop`, which ends the threads.
     """
     ahead: _Ahead[T] = _Ahead(depth, max_bytes, stop or Cancel())
     remaining = iter(makers)
+
+    def begin() -> None:
+        while len(ahead.readers) < n_ahead and (make := next(remaining, None)):
+            ahead.begin(make)
+
     try:
-        while True:
-            while len(ahead.readers) < n_ahead and (make := next(remaining, None)):
-                ahead.begin(make)
-            if not ahead.readers:
-                return
+        begin()
+        yield None
+        while ahead.readers:
             yield from ahead.iter_first()
+            begin()
     finally:
         ahead.close()
 

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, cast
 
 from ..inputs.blocks import Block, Source
 from ..inputs.parquet import Chunks, Parquet, find_chunks, join_ranges, text_share
-from ..inputs.sources import N_REMOTE_SAMPLES
 from ..inputs.storage import check_unchanged, remote_file
-from ..remote.network import MAX_RANGE_BYTES, Data, Network, RemoteReader
+from ..remote.network import MAX_RANGE_BYTES, Data, Network
 from ..support.cancel import NEVER, Cancel
 from ..support.redact import is_web
 from .ahead import Piece, read_ahead
@@ -47,6 +46,8 @@ def iter_blocks(
 ) -> Generator[Block | None, None, None]:
     """Yield the blocks of all sources, the first source from `start` on; None whenever no block comes for a while.
 
+    What is fetched comes after a first None, and is being fetched from then on.
+
     Raises `InputError` for an input that changes while it is read.
     """
     stop, n_ahead = Cancel(cancel), count_ahead(sources, n_workers)
@@ -61,16 +62,6 @@ def iter_blocks(
         max(max_bytes, sources[0].network.fetcher.ahead_bytes) if is_fetching else max_bytes,
         stop,
     )
-
-
-def begin_early(sources: Sequence[Source], start: int) -> None:
-    """Begin to fetch what is read first, while samples are taken: of a single file at a URL that is read in order."""
-    input, network = sources[0].input, sources[0].network
-    is_in_order = input.is_remote and not input.compression and not _is_fetched(sources[0])
-    if len(sources) == 1 and is_in_order and network.fetcher.is_streaming:
-        reader = RemoteReader(network, remote_file(input), ahead_bytes=network.fetcher.ahead_bytes)
-        reader.begin(start, network.fetcher.n_connections - N_REMOTE_SAMPLES)
-        network.fetcher.begun[remote_file(input)] = reader
 
 
 class Link(NamedTuple):

@@ -39,7 +39,6 @@ from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from . import report
 from .budget import MemoryPlan, count_connections, plan_for, sure_engine
-from .fetch import begin_early
 from .fits import check_fit, fit_warnings
 from .schedule import Workers
 from .settings import Settings
@@ -175,11 +174,12 @@ class Job:
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
         else:
-            if record.state.status == ENCODING and not executor:
-                begin_early(sources[record.state.input :], record.state.offset)
-            self.check_disk(self._say_plan(record, sources))
-            with connect(sources) if connect else contextlib.nullcontext() as workers:
-                self._run(record, sources, quiet).work(executor, workers)
+            with contextlib.closing(self._run(record, sources, quiet)) as run:
+                if not executor:
+                    run.begin()
+                self.check_disk(self._say_plan(record, sources))
+                with connect(sources) if connect else contextlib.nullcontext() as workers:
+                    run.work(executor, workers)
         return record
 
     def _run(self, record: Record, sources: Sequence[Source], quiet: bool) -> Run:

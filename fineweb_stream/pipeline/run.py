@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ..inputs.blocks import TEXT_COST, Block, Source
+from ..inputs.sources import N_REMOTE_SAMPLES
 from ..inputs.storage import place_hash
 from ..output import files
 from ..output.changes import ChangeLog
@@ -57,6 +58,7 @@ class Run:
         self._record = record
         self._state = record.state
         self._cancel = job.cancel
+        self._fetcher = job.network.fetcher
         self._quiet = quiet
         self._guard = job.guard
         self._watch = Watch(job.guard, record.state)
@@ -71,10 +73,28 @@ class Run:
         self._is_stream_counted = not self._state.input_read
         self._tail = b""  # the end of the last block written, if it is of a stream
         self._clock = time.monotonic()
+        self._ended = Cancel(job.cancel)  # ends the workers and what is read ahead
+        self._blocks: Generator[Block | None, None, None] | None = None  # that are already being fetched
+
+    def begin(self) -> None:
+        """Begin to fetch inputs at URLs while samples of them are taken, until `close`."""
+        is_remote = all(source.input.is_remote for source in self._sources[self._state.input :])
+        if self._state.status == ENCODING and is_remote and self._fetcher.is_streaming:
+            self._fetcher.reserve(N_REMOTE_SAMPLES)
+            self._blocks = self._iter_blocks()
+            next(self._blocks)
+
+    def close(self) -> None:
+        """End what is under way. May be called twice."""
+        self._ended.set()
+        if self._blocks:
+            self._blocks.close()
 
     def work(self, executor: Executor | None = None, cluster: Workers | None = None) -> None:
         """Do everything that is left. Raises the error to show for what stopped it, with a note on what was saved."""
         state = self._state
+        self._clock = time.monotonic()
+        self._fetcher.reserve(0)
         try:
             if state.status == ENCODING:
                 encoder = get_encoder(self._plan.engine, self._settings.tokenizer)
@@ -97,15 +117,15 @@ class Run:
         say(report.result(self._folder, self._record, self._settings))
 
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded | None]]], is_local: bool) -> None:
-        cancel, plan, state = Cancel(self._cancel), self._plan, self._state
+        cancel, plan, state = self._ended, self._plan, self._state
         encode = functools.partial(encode_block, engine=plan.engine, tokenizer=self._settings.tokenizer)
         if is_local:  # the token cannot be shared with other processes
             encode = functools.partial(encode, cancel=cancel)
         sources = self._sources_left()
         window = self._window(count_ahead(sources, plan.n_workers) > 0)
         total = sum(source.input.size for source in self._sources)
-        progress = Progress(state, total, sources[0].network.fetcher, self._quiet)
-        blocks = progress.timed(iter_blocks(sources, state.offset, plan.n_workers, plan.window_bytes, cancel))
+        progress = Progress(state, total, self._fetcher, self._quiet)
+        blocks = progress.timed(self._blocks or self._iter_blocks())
         with closing(self._open_writer()) as writer, closing(ChangeLog(self._folder, state)) as changes:
 
             def tick() -> None:
@@ -134,8 +154,12 @@ class Run:
                         self._commit(writer, changes)
                 raise
             finally:
-                cancel.set()
+                self.close()
                 progress.close()
+
+    def _iter_blocks(self) -> Generator[Block | None, None, None]:
+        plan = self._plan
+        return iter_blocks(self._sources_left(), self._state.offset, plan.n_workers, plan.window_bytes, self._ended)
 
     def _sources_left(self) -> list[Source]:
         """Return the sources not yet read to the end. A stream's `val_end`, once decided, stays."""

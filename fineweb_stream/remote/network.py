@@ -76,12 +76,11 @@ class Fetcher:
         self.n_readers = 0  # open readers that prefetch
         self.closed = Cancel()
         self.has_asked = threading.Event()  # a first request is on its way
-        self.begun: dict[RemoteFile, RemoteReader] = {}  # readers that prefetch before they are used
         self._web: Web | None = None
         self._jobs: list[tuple[float, int, Future[Any], Callable[[], Any]]] = []  # a heap
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._n_threads = 0
+        self._n_threads = self._n_reserved = 0
 
     def __enter__(self) -> Fetcher:
         return self
@@ -117,17 +116,28 @@ class Fetcher:
         future: Future[T] = Future()
         with self._lock:
             heapq.heappush(self._jobs, (priority, next(self._numbers), future, job))
-            if self._n_threads < self.n_connections:
-                self._n_threads += 1
-                # A daemon, because Python waits for other threads at exit, and a connection may hang for long.
-                threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
+            self._add_thread()
         return future
 
+    def reserve(self, n_connections: int) -> None:
+        """Keep so many connections free for jobs of priority 0; jobs that waited for others are begun."""
+        with self._lock:
+            self._n_reserved = n_connections
+            for _ in self._jobs:
+                self._add_thread()
+
+    def _add_thread(self) -> None:
+        if self._n_threads < self.n_connections:
+            self._n_threads += 1
+            # A daemon, because Python waits for other threads at exit, and a connection may hang for long.
+            threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
+
     def _work(self) -> None:
-        """Do jobs until there are no more, or more threads than connections."""
+        """Do jobs until there are no more, or more threads than connections for the next one."""
         while True:
             with self._lock:
-                if not self._jobs or self._n_threads > self.n_connections:
+                n_reserved = self._n_reserved if self._jobs and self._jobs[0][0] > 0 else 0
+                if not self._jobs or self._n_threads > self.n_connections - n_reserved:
                     self._n_threads -= 1
                     return
                 _, _, future, job = heapq.heappop(self._jobs)
@@ -216,27 +226,18 @@ class RemoteReader(RangedFile):
 
     def _next_ahead(self, start: int) -> Data:
         """Return the range with the byte `start`, and request the ranges after it as far as there is room."""
-        while self._ahead and not self._ahead[0][0] <= start < self._ahead[0][1]:
-            self._ahead.popleft()[2].cancel()
-        self.begin(start, self._network.fetcher.n_connections)
-        self._held_start, _, future = self._ahead.popleft()
-        return self._network.result(future)
-
-    def begin(self, start: int, n_connections: int) -> None:
-        """Request the ranges from the byte `start` on, as far as there is room, at so many connections."""
         fetcher, ahead = self._network.fetcher, self._ahead
+        while ahead and not ahead[0][0] <= start < ahead[0][1]:
+            ahead.popleft()[2].cancel()
         share = self._ahead_bytes // max(fetcher.n_readers, 1)
         each = min(max(share // 4, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
         at = ahead[-1][1] if ahead else start
-        while at < self._stop and (not ahead or (at - start + each <= share and len(ahead) < n_connections)):
+        while at < self._stop and (not ahead or (at - start + each <= share and len(ahead) < fetcher.n_connections)):
             stop = min(at + each, self._stop)
             ahead.append((at, stop, fetcher.fetch(self._file, at, stop, priority=0 if at == start else LATER)))
             at = stop
-
-    def hand_over(self, network: Network) -> RemoteReader:
-        """Return this reader, for a thread whose waiting is cancelled with `network`."""
-        self._network = network
-        return self
+        self._held_start, _, future = ahead.popleft()
+        return self._network.result(future)
 
     def close(self) -> None:
         """Cancel the prefetching."""
