@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from ..support.cancel import Cancel
 from ..support.errors import DamagedError
 from ..support.log import log, say
 from ..support.model import Input, join_names
+from ..support.redact import is_web
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.tokenizer import Tokenizer
 from . import report
@@ -299,15 +301,22 @@ def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
 
 
 def _engine_loading_early(request: Request, guard: MemoryGuard, network: Network) -> AbstractContextManager[None]:
-    """Load the engine while a server lists the inputs, if it is the engine of any plan: that takes as long."""
-    engine = sure_engine(guard, request.settings) if any(map(is_remote, [*request.val_names, *request.names])) else None
+    """Load the engine while a server lists the inputs, if it is the engine of any plan: that takes as long.
+
+    What is needed next comes first: pyarrow, for what is probably parquet.
+    """
+    names = list(filter(is_remote, [*request.val_names, *request.names]))
+    engine = sure_engine(guard, request.settings) if names else None
     if not engine:
         return contextlib.nullcontext()
-    return _engine_loading(engine, request.settings.tokenizer, network.fetcher.has_asked)
+    has_parquet = any(not is_web(name) or ".parquet" in name for name in names)
+    return _engine_loading(engine, request.settings.tokenizer, network.fetcher.has_asked, has_parquet)
 
 
 @contextlib.contextmanager
-def _engine_loading(engine: str, tokenizer: Tokenizer, begin: threading.Event | None = None) -> Iterator[None]:
+def _engine_loading(
+    engine: str, tokenizer: Tokenizer, begin: threading.Event | None = None, has_parquet: bool = False
+) -> Iterator[None]:
     """Load the engine in a thread while everything else is prepared; it holds the GIL, so not before `begin` is set."""
     from .worker import get_encoder
 
@@ -318,6 +327,8 @@ def _engine_loading(engine: str, tokenizer: Tokenizer, begin: threading.Event | 
             begin.wait()
         with contextlib.suppress(Exception):  # raised again when the engine is used
             left.check()
+            if has_parquet:
+                importlib.import_module("pyarrow.parquet")
             get_encoder(engine, tokenizer)
 
     thread = threading.Thread(target=load, name="encode-load")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .web import Web
 
 T = TypeVar("T")
-Data = bytes | bytearray
+Data = bytes | memoryview
 """Fetched bytes."""
 
 DEFAULT_CONNECTIONS = 16

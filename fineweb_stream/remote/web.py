@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import numpy as np
 import urllib3
 from urllib3.connection import HTTPConnection
 
@@ -56,7 +57,7 @@ class Web:
         self._lock = threading.Lock()
         self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by a file's URL
         self._places: dict[str, tuple[str, str]] = {}  # by the same: the URL it redirects to, and its LINKED_ETAG
-        self._managers: dict[str, urllib3.PoolManager] = {}  # by proxy, "" for none
+        self._managers: dict[tuple[str, str], urllib3.PoolManager] = {}  # by scheme and proxy, "" for none
         self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
 
     def first_contact(self, url: str) -> Patience:
@@ -80,9 +81,9 @@ class Web:
         patience = self.patience(address)
         if not is_web(address):
             return patience.retry(lambda: read_fsspec(file, start, stop))
-        data, first = bytearray(stop - start), start
+        data, first = np.empty(stop - start, np.uint8), start  # NumPy copies outside the GIL
 
-        def attempt() -> bytearray:
+        def attempt() -> memoryview:
             nonlocal first
             while first < stop:  # some servers send less than was asked for
                 begun = first
@@ -95,11 +96,11 @@ class Web:
                             raise ConnectionError from None  # cut off in its headers
                         raise
                     for piece in patience.pieces(answer, stop - first):
-                        data[first - start : first - start + len(piece)] = piece
+                        data[first - start : first - start + len(piece)] = np.frombuffer(piece, np.uint8)
                         first += len(piece)
                 if first == begun:
                     raise ConnectionError
-            return data
+            return data.data
 
         return patience.retry(attempt)
 
@@ -186,14 +187,16 @@ class Web:
         """Return the connection pools for the proxy that the environment names for a URL."""
         parts = urlsplit(url)
         proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
-        proxy = proxies.get(parts.scheme.lower()) or proxies.get("all") or ""
+        key = scheme, proxy = parts.scheme.lower(), proxies.get(parts.scheme.lower()) or proxies.get("all") or ""
         with self._lock:
-            if proxy not in self._managers:
-                self._managers[proxy] = self._make_manager(proxy)
-            return self._managers[proxy]
+            if key not in self._managers:
+                self._managers[key] = self._make_manager(scheme, proxy)
+            return self._managers[key]
 
-    def _make_manager(self, proxy: str) -> urllib3.PoolManager:
-        options: Any = {"maxsize": MAX_KEPT, "ssl_context": ssl.create_default_context()}
+    def _make_manager(self, scheme: str, proxy: str) -> urllib3.PoolManager:
+        options: Any = {"maxsize": MAX_KEPT}
+        if "https" in (scheme, urlsplit(proxy).scheme):  # it takes 0.05 s to load the system's certificates
+            options["ssl_context"] = ssl.create_default_context()
         manager = urllib3.PoolManager(**options)
         if proxy:
             address, login = _part_login(proxy if "://" in proxy else f"http://{proxy}", "Proxy-Authorization")

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 # Unicode's White_Space, as the pattern's \s. Python's str.isspace() and \s also count \x1c-\x1f.
 WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_SPACE_AFTER_TEXT = re.compile(f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]")
+_SPACE_AFTER_TEXT = f"(?<=[^{WHITESPACE}\ud800-\udfff])[{WHITESPACE}]"
 WHITESPACE_RUN = re.compile(f"[{WHITESPACE}]{{100000,}}")
 _IS_SPACE = re.compile(f"[{WHITESPACE}]").match
 # Skips a run of one class at once: letters (Latin, Han, Hangul), digits, other ASCII, whitespace.
@@ -36,10 +36,10 @@ _SAME_KIND = re.compile(rf"[A-Za-z\u4e00-\u9fef\uac00-\ud7a3]+|[0-9]+|[!-/:-@\[-
 _VISIBLE = "!-~\u00a1-\u167f\u1681-\u180d\u1810-\u1fff\u2010-\u2027\u2030-\u205e\u2070-\u2fff\u3001-\ud7ff\uff01-\uffef"
 _LETTER = "A-Za-zÀ-ÖØ-öø-ɏА-ҁא-תؠ-ي\u0904-\u0939ก-ะぁ-ゖァ-ヺ\u3400-\u4db5\u4e00-\u9fa5가-힣"
 _SIGN = r"!-&(-/:-@\[-`{-~、。「」，：；！？（）"
-_TAB_OR_SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}])[ \t]")
-_SPACE_AFTER_VISIBLE = re.compile(f"(?<=[{_VISIBLE}]) ")
-_AFTER_WORD = re.compile(rf"(?<=[{_LETTER}0-9])[\r\n{_SIGN}]|(?<=[{_LETTER}])[0-9]|(?<=[0-9])[{_LETTER}]")
-_BETWEEN_CHARACTERS = re.compile("(?<=[^\r\ud800-\udfff])[^\ud800-\udfff]")
+_TAB_OR_SPACE_AFTER_VISIBLE = f"(?<=[{_VISIBLE}])[ \t]"
+_SPACE_AFTER_VISIBLE = f"(?<=[{_VISIBLE}]) "
+_AFTER_WORD = rf"(?<=[{_LETTER}0-9])[\r\n{_SIGN}]|(?<=[{_LETTER}])[0-9]|(?<=[0-9])[{_LETTER}]"
+_BETWEEN_CHARACTERS = "(?<=[^\r\ud800-\udfff])[^\ud800-\udfff]"
 
 Find = Callable[[str, int, int], int | None]
 """Callable (text, start, stop) -> the position of a safe cut in that range, or None if there is none."""
@@ -82,14 +82,14 @@ def _character_start(data: bytes, position: int) -> int:
     return position
 
 
-def _find_by(*patterns: re.Pattern[str], then: Find | None = None) -> Find:
+def _find_by(*patterns: str, then: Find | None = None) -> Find:
     """Return a `Find` that tries each pattern in turn, then another way, on a short range and on ever longer ones."""
 
     def find(text: str, start: int, stop: int) -> int | None:
         start, width = max(start, 1), 4096
         while start < stop:
             end = min(start + width, stop)
-            for pattern in patterns:
+            for pattern in map(re.compile, patterns):  # on first use: large classes take milliseconds
                 if match := pattern.search(text, start, end):
                     return match.start()
             if then and (cut := then(text, start, end)):
