@@ -198,6 +198,8 @@ def _request(given: dict[str, Any]) -> Request:
         raise InputError(
             f"cluster={given['cluster']!r}: not an address", "write it like cluster='tcp://scheduler:8786'"
         )
+    if executor is not None and given.get("cluster") is not None:
+        raise InputError("executor and cluster: each would do the encoding", "leave one out")
     names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), as_folder(given["out"])
     settings = _settings(given)
     others = {"--demo": given["demo"], "--val-at": given["val_at"] != "start"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fineweb_stream import PrepareError, prepare
+from fineweb_stream import InputError, PrepareError, prepare
 from fineweb_stream.inputs.blocks import Block
 from fineweb_stream.inputs.text import PlainText
 from fineweb_stream.pipeline import ahead, schedule
@@ -210,6 +210,12 @@ def test_a_worker_process_that_is_killed(new_process: Callable[[], ProcessPoolEx
         prepare(path, tmp_path / "out", executor=pool, **options)
     prepare(path, tmp_path / "expected", **options)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_an_executor_and_a_cluster(tmp_path: Path) -> None:
+    """Only one can do the encoding: both are refused, before the scheduler is looked for."""
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="executor and cluster"):
+        prepare(demo=True, out=tmp_path / "out", executor=pool, cluster="tcp://localhost:1", quiet=True)
 
 
 def test_the_end_wakes_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
