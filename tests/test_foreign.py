@@ -79,6 +79,15 @@ def mailbox() -> bytes:
     return b"".join(mails)
 
 
+def mail(html: str = "") -> bytes:
+    message = EmailMessage()
+    message["From"], message["Subject"] = "a@b.c", "Stories " + "that are long " * 9
+    message.set_content(PLAIN, cte="quoted-printable")
+    if html:
+        message.add_alternative(html, subtype="html", cte="base64")
+    return message.as_bytes()
+
+
 def table(delimiter: str, has_header: bool = True, index: str = "id") -> bytes:
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter=delimiter)
@@ -211,6 +220,8 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "numbers": (".json", lambda: json.dumps([*range(999)]).encode(), "a JSON array of numbers"),
     "json sequence": (".json", lambda: lines_of(lambda r: f"\x1e{json.dumps(r)}", RECORDS), "a JSON text sequence"),
     "mbox": (".mbox", lambda: mailbox(), "a mailbox"),
+    "mail": (".eml", lambda: mail(), "a mail or a saved page (MIME)"),
+    "mail of two kinds": (".eml", lambda: mail("<p>hello"), "a mail or a saved page (MIME)"),
     "base64": (".b64", lambda: base64.encodebytes(PLAIN.encode()), "base64"),
     "base64 in a line": (".b64", lambda: base64.b64encode(PLAIN.encode()), "base64"),
     "pgp": (".asc", lambda: b"-----BEGIN PGP MESSAGE-----\n\nhQ\n-----END PGP MESSAGE-----\n", "encrypted data"),
@@ -403,7 +414,7 @@ def test_what_is_said_to_do_makes_text_of_it(tmp_path: Path, monkeypatch, refere
         assert len(list(iter_ids(made)))
     else:
         n = 1 if kind == "pretty object" else len(DOCS)
-        docs = [f"{text}\n" for text in DOCS] if kind == "mbox" else DOCS[:n]
+        docs = [f"{text}\n" for text in DOCS] if kind == "mbox" else [PLAIN] if "mail" in kind else DOCS[:n]
         expected = list(itertools.chain(*document_ids(reference, docs)))
         assert np.concatenate(list(iter_ids(made, text_column=COLUMNS.get(kind, "text")))).tolist() == expected
 

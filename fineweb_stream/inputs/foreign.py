@@ -25,6 +25,16 @@ def _to_parquet(kind: str, module: str, read: str) -> Foreign:
     return Foreign(kind, python_command(code, " {path} {new}"), ".parquet")
 
 
+def _from_mails(mails: str) -> str:
+    """Return the command that makes JSON lines of mails."""
+    return python_command(
+        "import email, email.policy as p, json, mailbox, sys; r = lambda f: email.message_from_binary_file(f,"
+        f" policy=p.default); bodies = (m.get_body(('plain', 'html')) for m in {mails});"
+        " [print(json.dumps({{'text': b.get_content().replace('\\r', '')}})) for b in bodies if b]",
+        " {path} > {new}",
+    )
+
+
 _MAPPED = "(pa.memory_map(sys.argv[1])).read_all()"
 _WARC = python_command(
     "import json, sys, warcio; [print(json.dumps({'text': r.content_stream().read().decode('utf-8', 'replace')}))"
@@ -41,13 +51,7 @@ _SLIDES = python_command(
     " for s in pptx.Presentation(sys.argv[1]).slides for p in s.element.iter(A + 'p')]",
     " {path} > {new}",
 )
-_MAILS = python_command(
-    "import email, email.policy as p, json, mailbox, sys;"
-    " mails = mailbox.mbox(sys.argv[1], lambda f: email.message_from_binary_file(f, policy=p.default));"
-    " bodies = (m.get_body(('plain', 'html')) for m in mails);"
-    " [print(json.dumps({{'text': b.get_content().replace('\\r', '')}})) for b in bodies if b]",
-    " {path} > {new}",
-)
+
 _PANDOC = "pandoc --wrap=none -t plain {path} -o {new}"
 _TAR = Foreign("a tar archive", "mkdir {new} && tar -xf {path} -C {new}", "")
 
@@ -148,7 +152,11 @@ _TEXTUAL = (
     (rb"\x1e\s*[\[{]", Foreign("a JSON text sequence", "tr -d '\\036'", ".jsonl", is_text=True)),
     (
         rb"From [^\n]{1,99}\d\d:\d\d:\d\d[^\n]{0,40}\n>?[A-Z][\w-]*: ",
-        Foreign("a mailbox (mbox)", _MAILS, ".jsonl", is_text=True),
+        Foreign("a mailbox (mbox)", _from_mails("mailbox.mbox(sys.argv[1], r)"), ".jsonl", is_text=True),
+    ),
+    (
+        rb"(?i)([a-z][a-z-]*:[^\n]*\n([ \t][^\n]*\n)*)*mime-version: *1\.0\s",
+        Foreign("a mail or a saved page (MIME)", _from_mails("[r(open(sys.argv[1], 'rb'))]"), ".jsonl", is_text=True),
     ),
     (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
     (
