@@ -100,11 +100,11 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
     """Return the end of the first separator that ends at `target` or later, or the file's end.
 
     Occurrences may overlap (`\\n\\n` in `\\n\\n\\n`), and which of them separate depends on the first of the run: only
-    an occurrence that overlaps none before it counts.
+    an occurrence that overlaps none before it counts. If all its characters are the same, a run is passed over at once.
     """
     n = len(separator) + separator.count(b"\n")  # its greatest length in a file
     position = max(target - 2 * n + 1, file.first)
-    last_end, pattern = 0, _pattern(separator)
+    last_end, pattern, run = 0, _pattern(separator), _run(separator)
     while True:
         window = file.read_at(position, _SCAN_BYTES + n - 1)
         match = pattern.search(window)
@@ -112,11 +112,20 @@ def _find_separator_end(file: InputFile, separator: bytes, target: int) -> int:
             start, end = position + match.start(), position + match.end()
             if start >= last_end and end >= target:
                 return end
-            last_end = end
-            match = pattern.search(window, match.start() + 1)
+            whole = run.match(window, match.start()) if run else None
+            last_end = position + whole.end() if whole else end
+            match = pattern.search(window, whole.end() if whole else match.start() + 1)
         if len(window) < _SCAN_BYTES + n - 1:
             return file.end()
         position += _SCAN_BYTES
+
+
+@functools.lru_cache(maxsize=4)
+def _run(separator: bytes) -> re.Pattern[bytes] | None:
+    """Match what occurrences of a separator that overlap each other take up; None if only a search can tell."""
+    if len(separator) == 1 or len(set(separator)) > 1:
+        return None
+    return re.compile(rb"(?:\r?\n)+" if separator.startswith(b"\n") else re.escape(separator[:1]) + b"+")
 
 
 def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
