@@ -713,7 +713,7 @@ def test_endings_of_well_known_corpora(tmp_path: Path, monkeypatch, caplog, corp
 
 
 def test_a_format_is_for_all_inputs(tmp_path: Path, caplog) -> None:
-    """--format is for all inputs: those whose names have another format are listed."""
+    """--format is for all inputs: names of another format are listed. That content decided is said only without it."""
     for name in ("a.txt", "b.jsonl", "c.parquet"):
         write_as(tmp_path / name)
     found = find_inputs([str(tmp_path)], "text")
@@ -721,7 +721,11 @@ def test_a_format_is_for_all_inputs(tmp_path: Path, caplog) -> None:
     caplog.clear()
     find_inputs([str(tmp_path / "b.jsonl")], "text")
     find_inputs([str(tmp_path)])
+    (tmp_path / "lines.txt").write_bytes((tmp_path / "b.jsonl").read_bytes())
+    find_inputs([str(tmp_path / "lines.txt")], "jsonl")
     assert "--format" not in caplog.text
+    find_inputs([str(tmp_path / "lines.txt")])
+    assert "read as JSON Lines by their content (--format text overrides it): lines.txt" in caplog.text
 
 
 @pytest.mark.parametrize("hidden", ["_part", "@at", "#recycle", "$money", "~copy"])

@@ -83,7 +83,8 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
     found = {name: _find(name, format, network) for name in names if name not in urls}
     found |= zip(urls, _find_remote(list(urls), format, network), strict=True)
     inputs = [input for name in names for input in found[name]]
-    if lines := [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]:
+    lines = [Path(input.path) for input in inputs if input.format == "jsonl" and ".txt" in input.path[-8:].lower()]
+    if lines and not format:
         log.warning("note: read as JSON Lines by their content (--format text overrides it): %s", name_some(lines))
     others = [Path(input.path) for input in inputs if format and _by_name(input.path)[0] not in ("", format)]
     if 0 < len(others) < len(inputs):
