@@ -838,6 +838,23 @@ def test_no_empty_folder_is_left(is_there: bool, tmp_path: Path) -> None:
     assert (out / "train.bin").exists()
 
 
+def test_standard_input_is_named_in_words(run_program, tmp_path) -> None:
+    """No message and no list of changes calls it "-": of a bad record, of another input, of what is no text."""
+    text = jsonl(*[{"text": t} for t in GOOD], {"text": 5}).decode()
+    bad = f"standard input, line {len(GOOD) + 1} "
+    done = run_program("-", "--out", "o", input=text)
+    assert_error(done, 2, f"prepare: {bad}")
+    done = run_program("-", "--skip-bad", "--val-ratio", "0.1", "--out", "o", input=text)
+    assert done.returncode == 0 and f"skipped: {bad}" in done.stdout, done.stderr
+    assert "input: standard input: jsonl" in done.stdout
+    assert f'"place": "{bad}' in (tmp_path / "o" / "prepare.changes.jsonl").read_text()
+    (tmp_path / "c.jsonl").write_text(text)
+    done = run_program("c.jsonl", "--skip-bad", "--val-ratio", "0.1", "--out", "o")
+    assert_error(done, 2, "standard input is no longer an input")
+    done = run_program("-", "--out", "p", input="<html><body><p>some words</p></body></html>")
+    assert_error(done, 2, "standard input: a web page", "save it to a file, and name that file: the message then says")
+
+
 def test_a_file_called_as_standard_input(run_program, tmp_path) -> None:
     """A file named - is read as ./-, whatever comes on standard input."""
     write_jsonl(tmp_path / "-", ["one document", "another one"])

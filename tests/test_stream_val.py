@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from fineweb_stream import InputError, iter_ids, prepare
+from fineweb_stream import InputError, PrepareError, iter_ids, prepare
 from fineweb_stream.inputs import standard_input
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.pipeline import run
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import outputs, prepare_in_blocks, read_ids, split_at_eot
@@ -56,6 +57,19 @@ def test_a_stop_anywhere(kind: str, val: dict[str, Any], tmp_path: Path, piped: 
         piped()
         prepare_in_blocks(400 + 50 * n_blocks, source, out, **OPTIONS | val)
         assert outputs(out) == outputs(tmp_path / "expected"), n_blocks
+
+
+def test_an_unexpected_error_keeps_its_text(tmp_path: Path, piped: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of standard input, "-", is not replaced in an error's text or traceback, where it is part of words."""
+    piped()
+    monkeypatch.setattr(run, "encode_block", raise_key_error)
+    with pytest.raises(PrepareError, match=r"standard input, bytes .*: KeyError: 'gpt-2'"):
+        prepare("-", tmp_path / "out", quiet=True, **OPTIONS)
+    assert "KeyError: 'gpt-2'" in (tmp_path / "out" / "prepare.log").read_text()
+
+
+def raise_key_error(*args: object, **options: object) -> None:
+    raise KeyError("gpt-2")
 
 
 def test_it_comes_once(tmp_path: Path, piped: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from ..support.cancel import Cancel
 from ..support.errors import InputError
 from ..support.fingerprint import file_fingerprint
 from ..support.log import log
-from ..support.model import STDIN, Input
+from ..support.model import STDIN, STDIN_SHOWN, Input
 from ..support.redact import is_web, shown
 from ..support.shell import program, quoted
 from ..support.units import counted
@@ -41,7 +41,6 @@ from .formats import (
 )
 from .kind import HEAD_BYTES
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
-from .refusal import STDIN_NAME
 from .standard_input import stdin_head
 
 N_LOOKED = 64
@@ -346,7 +345,7 @@ def _walk(folder: Path) -> list[Path]:
 def _stdin(asked: str | None, network: Network) -> Input:
     """Describe standard input; its fingerprint is a hash of its first MiB, which a resumed run compares."""
     head = stdin_head(network.cancel)
-    format = find_format(STDIN_NAME, head[:HEAD_BYTES], asked)
+    format = find_format(STDIN_SHOWN, head[:HEAD_BYTES], asked)
     if format == "parquet":
         raise InputError("standard input: parquet cannot be read from a pipe", "save it to a file, and name that")
     return Input(STDIN, format, 0, hashlib.sha256(head).hexdigest(), is_stream=True)

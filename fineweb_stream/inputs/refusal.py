@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 
 from ..support.errors import InputError
+from ..support.model import STDIN_SHOWN
 from ..support.shell import quoted, which_shell
 from .codecs import CODECS
 from .kind import Foreign
-
-STDIN_NAME = "standard input"
 
 PROMISES = {"": "unpack it", ".txt": "convert it to text"}
 """What commands do that make files of some suffixes."""
@@ -28,8 +27,8 @@ def refuse(name: str, found: Foreign, compression: str = "") -> InputError:
         promise = found.promise or PROMISES.get(found.suffix, f"convert it to {found.suffix[1:]}")
         hint = f"{promise}{which_shell()}: {_render(name, found, compression)}"
     is_url = "://" in name
-    if (is_url or name == STDIN_NAME) and (found.command or "{path}" in found.hint):
-        hint = "save it to a file, and name that: what converts it is said then"
+    if (is_url or name == STDIN_SHOWN) and (found.command or "{path}" in found.hint):
+        hint = "save it to a file, and name that file: the message then says how to read it"
     if found.is_text:
         hint += "; or read it as it is: --format text"
     if is_url and (whole := re.sub("/(raw|blob)/", "/resolve/", name)) != name:

@@ -127,8 +127,8 @@ def _differences(
         return []
     was, here = ({input.path: input for input in inputs} for inputs in (before, now))
     anywhere, before_anywhere = ({input.path for input in inputs} for inputs in (named, known))
-    found = [f"the input {path} is new" for path in here if path not in before_anywhere]
-    found += [f"{path} is no longer an input{why}" for path in was if path not in anywhere]
+    found = [f"the input {here[path].shown} is new" for path in here if path not in before_anywhere]
+    found += [f"{was[path].shown} is no longer an input{why}" for path in was if path not in anywhere]
     for path in here:
         if path in was and not _is_same(was[path], here[path]):
             if here[path].is_stdin:

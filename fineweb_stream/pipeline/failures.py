@@ -76,10 +76,11 @@ def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None
 
 def _unexpected(error: BaseException, input: Input, place: str, folder: Path) -> PrepareError:
     path = folder / LOG_NAME
-    first_line = str(error).partition("\n")[0].replace(input.path, input.shown)
+    names = ("", "") if input.is_stdin else (input.path, input.shown)  # "-" may be in any text
+    first_line = str(error).partition("\n")[0].replace(*names)
     message = f"{input.shown}, {place}: {type(error).__name__}: {first_line}"
     try:
-        text = "".join(traceback.format_exception(error)).replace(input.path, input.shown)
+        text = "".join(traceback.format_exception(error)).replace(*names)
         files.append_text(path, text, "prepare.py: tracebacks of unexpected errors")
     except (OSError, InputError):
         return PrepareError(message, "the traceback could not be written")

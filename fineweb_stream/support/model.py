@@ -15,6 +15,9 @@ from .shell import as_word
 STDIN = "-"
 """The name of standard input among the inputs."""
 
+STDIN_SHOWN = "standard input"
+"""Its name in messages."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -33,8 +36,8 @@ class Input:
 
     @property
     def shown(self) -> str:
-        """The path for messages, without a URL's secrets."""
-        return shown(self.path)
+        """The path for messages, without a URL's secrets; standard input in words."""
+        return STDIN_SHOWN if self.is_stdin else shown(self.path)
 
     @property
     def is_stdin(self) -> bool:
