@@ -184,6 +184,30 @@ def test_resume_reads_the_recorded_commit(server, hub_folder, expected, tmp_path
     assert outputs(tmp_path / "out") == expected
 
 
+@pytest.mark.parametrize("name", [NAME, "http://HOST/files/c.jsonl"])
+def test_a_finished_run_asks_no_server(server, hub_folder, run_program, tmp_path, name: str) -> None:
+    """It says so, as files there may be others by now, and what reads those; of local files it says nothing."""
+    write_jsonl(hub_folder / "c.jsonl", DOCS)
+    name = name.replace("http://HOST", server.url)
+    run_program(name, "--out", "out")
+    before = outputs(tmp_path / "out")
+    write_jsonl(hub_folder / "c.jsonl", ["another text"] * 9999)
+    write_parquet(hub_folder / "o" / "n" / "sample" / "10BT" / "000.parquet", ["another text"] * 9)
+    server.commit("o/n")
+    server.log.clear()
+    for options in ((), ("--dry-run",)):
+        done = run_program(name, "--out", "out", *options)
+        assert "already done" in done.stdout and "no server was asked" in done.stdout, done.stderr
+        assert "if they have: --overwrite" in done.stdout and outputs(tmp_path / "out") == before
+    assert not server.log
+    done = run_program(name, "--out", "out", "--overwrite")
+    assert done.returncode == 0 and outputs(tmp_path / "out") != before, done.stderr
+    write_jsonl(tmp_path / "c.jsonl", DOCS)
+    for said in ("train on it", "already done"):
+        done = run_program("c.jsonl", "--out", "local")
+        assert said in done.stdout and "no server" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "fault", "hint"),
     [

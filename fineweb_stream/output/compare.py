@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..support.fingerprint import END_BYTES, changed_at, content_of, date_of, file_fingerprint, head_of
-from ..support.model import Input
+from ..support.model import STDIN, STDIN_SHOWN, Input
 from ..support.units import counted
 from .columns import may_have_names, names_now, names_of
 from .manifest import GPT2_SETTINGS, Record, portable
@@ -127,8 +127,8 @@ def _differences(
         return []
     was, here = ({input.path: input for input in inputs} for inputs in (before, now))
     anywhere, before_anywhere = ({input.path for input in inputs} for inputs in (named, known))
-    found = [f"the input {here[path].shown} is new" for path in here if path not in before_anywhere]
-    found += [f"{was[path].shown} is no longer an input{why}" for path in was if path not in anywhere]
+    found = [f"the input {_name(path)} is new" for path in here if path not in before_anywhere]
+    found += [f"{_name(path)} is no longer an input{why}" for path in was if path not in anywhere]
     for path in here:
         if path in was and not _is_same(was[path], here[path]):
             if here[path].is_stdin:
@@ -136,6 +136,11 @@ def _differences(
             else:
                 found.append(f"the input {path} changed: {_describe(was[path])}, now {_describe(here[path])}{why}")
     return found or [f"the inputs were named in another order, or not as often{why}"]
+
+
+def _name(path: str) -> str:
+    """Return the path of an input on record for messages."""
+    return STDIN_SHOWN if path == STDIN else path
 
 
 def _is_share_of_other_text(record: Record, now: list[Input]) -> bool:

@@ -78,6 +78,7 @@ class Job:
     guard: MemoryGuard
     plan: MemoryPlan
     network: Network
+    is_recorded: bool  # files at URLs are those of an earlier run: whether they have changed was not asked
     _sampled: tuple[list[Source], Sampled | None] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -221,7 +222,8 @@ class Job:
 
     def _say_done(self, record: Record, what: str) -> None:
         said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
-        say((what, *report.compared(record), *chain(*said)))
+        asked = ["note: no server was asked whether files at URLs have changed; if they have: --overwrite"]
+        say((what, *asked * self.is_recorded, *report.compared(record), *chain(*said)))
         if record.state.n_changes:
             log.warning("note: changed or skipped as asked then; for another --errors or --skip-bad: --overwrite")
 
@@ -272,32 +274,35 @@ def planned(request: Request, network: Network) -> Iterator[Job]:
     """
     guard = MemoryGuard(request.memory)
     with _engine_loading_early(request, guard, network):
-        n_val, inputs = _find(request, network)
+        n_val, inputs, is_recorded = _find(request, network)
     settings = dataclasses.replace(request.settings, val_files=n_val)
     if settings.separator and not any(input.format == "text" for input in inputs):
         log.warning("note: --separator is for text files, and no input is one")
     plan = plan_for(inputs, settings, guard, network, request.workers, request.connections, request.is_local)
     network.fetcher.is_streaming = request.is_local
-    job = Job(request, settings, inputs, guard, plan, network)
+    job = Job(request, settings, inputs, guard, plan, network, is_recorded)
     with _engine_loading(plan.engine, settings.tokenizer):
         job.check_inputs()
         yield job
 
 
-def _find(request: Request, network: Network) -> tuple[int, list[Input]]:
-    """Return the number of validation inputs, and all inputs, the validation ones first."""
+def _find(request: Request, network: Network) -> tuple[int, list[Input], bool]:
+    """Return the number of validation inputs, all inputs, the validation ones first, and whether some are on record."""
     val, names = request.val_names, request.names
     if request.is_demo:
-        return 0, [demo_input()]
+        return 0, [demo_input()], False
+    is_recorded = False
 
     def find(part: list[str], is_val: bool) -> list[Input]:
+        nonlocal is_recorded
         is_new = request.overwrite
         known = None if is_new else recorded_inputs(request.folder, [*val, *names], may_stand_for, part, is_val)
+        is_recorded |= bool(known)
         return known or find_inputs(part, request.format, network)
 
     found = find(val, True) if val else []
     others = find(names, False)
-    return len(found), [*found, *(leave_out(others, found) if found else others)]
+    return len(found), [*found, *(leave_out(others, found) if found else others)], is_recorded
 
 
 def _engine_loading_early(request: Request, guard: MemoryGuard, network: Network) -> AbstractContextManager[None]:
