@@ -7,6 +7,7 @@ import http.server
 import re
 import shutil
 import socket
+import socketserver
 import ssl
 import subprocess
 import threading
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from fineweb_stream.remote import hub, retry
 from fineweb_stream.remote.network import Fetcher, Network, RemoteFile, Timeouts
@@ -146,21 +148,98 @@ def test_headers_that_are_cut_off(waits: list[str]) -> None:
             cuts.clear()
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="nothing here makes certificates")
-def test_encrypted(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[str]) -> None:
-    """It is the same by https: one connection, reads that end with the run, and a certificate that must be trusted."""
-    pem = tmp_path / "server.pem"
+SILENT = {
+    "in a handshake": ("https", b""),
+    "before a tunnel": ("https", b""),
+    "after a tunnel": ("https", b"HTTP/1.1 200 OK\r\n\r\n"),
+    "in a last answer": ("http", b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/10\r\nConnection: close\r\n\r\n0123"),
+    "and was reached late": ("http", b""),
+}
+
+
+@pytest.mark.parametrize("when", SILENT)
+def test_a_connection_that_hangs_ends_with_the_run(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a server or a proxy is silent, no thread is left at the end, also of a connection made meanwhile."""
+    scheme, said = SILENT[when]
+    asked, may_connect = threading.Event(), threading.Event()
+    connected: list[socket.socket] = []
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        connected.append(connection)
+        connection.recv(9999)
+        connection.sendall(said)
+        if "after" in when:
+            connection.recv(9999)
+        asked.set()
+
+    def connect(connection: urllib3.connection.HTTPConnection) -> socket.socket:
+        if "late" in when:
+            asked.set()
+            assert may_connect.wait(20)
+        return real(connection)
+
+    real = urllib3.connection.HTTPConnection._new_conn
+    monkeypatch.setattr(urllib3.connection.HTTPConnection, "_new_conn", connect)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if "tunnel" in when:
+            monkeypatch.delenv("no_proxy")
+            monkeypatch.setenv("https_proxy", f"http://{address}")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        future = fetcher.fetch(RemoteFile(f"{scheme}://{address}/a.txt", 10, ""), 0, 10)
+        assert asked.wait(20)
+        start = time.monotonic()
+        fetcher.close()
+        may_connect.set()
+        assert isinstance(future.exception(20), Cancelled)
+        assert time.monotonic() - start < 10, "that of a socket is 20 s"
+        thread.join()
+        connected[0].close()
+
+
+def test_no_idle_socket_is_left(server: HubServer) -> None:
+    """All are closed at the end, even if an error that is kept still refers to them."""
+    url = f"{server.url}/files/a.txt"
+    with fetcher.web.send(url, 60, {"Range": "bytes=0-0"}) as one, fetcher.web.send(url, 60) as other:
+        assert (one.read(), other.read()) == (DATA[:1], DATA)
+    server.faults = [Fault(stall=60)]
+    n_asked = len(server.log)
+    future = fetcher.fetch(RemoteFile(url, len(DATA), ""), 0, 10)
+    while len(server.log) == n_asked:
+        time.sleep(0.01)
+    fetcher.close()
+    assert isinstance(future.exception(20), Cancelled)
+    assert {sock.fileno() for sock in list(fetcher.web._opened)} <= {-1}
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of localhost that nobody trusts, and a context that serves it in `encrypt`."""
+    if not shutil.which("openssl"):
+        pytest.skip("nothing here makes certificates")
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", pem, "-out", tmp_path / "ca.pem"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "ca.pem"]
     subprocess.run(make, check=True, capture_output=True)
+    return tmp_path / "ca.pem"
+
+
+def encrypt(server: socketserver.TCPServer, certificate: Path) -> None:
+    """Let a server speak https."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "ca.pem", pem)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that does not trust it hangs up
+
+
+def test_encrypted(server: HubServer, certificate: Path, monkeypatch: pytest.MonkeyPatch, waits: list[str]) -> None:
+    """It is the same by https: one connection, reads that end with the run, and a certificate that must be trusted."""
+    encrypt(server, certificate)
     server.url = server.url.replace("http://127.0.0.1", "https://localhost")
     with pytest.raises(InputError, match="certificate is not trusted"):
         list_remote(f"{server.url}/files/a.txt")
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     fetcher.web._managers.clear()
     server.n_connections = 0
     (file,) = list_remote(f"{server.url}/files/a.txt")
@@ -180,6 +259,24 @@ def test_login_of_an_address(server: HubServer) -> None:
     (file,) = list_remote(url)
     assert Network(fetcher).read(file, 10, 20) == DATA[10:20]
     assert {request.headers["Authorization"] for request in server.log} == {"Basic bWU6cEBzcw=="}
+
+
+@pytest.mark.parametrize(
+    ("target", "is_sent"),
+    [("/files/b.txt", True), ("URL/files/b.txt", True), ("URL2/files/b.txt", False), ("URL3/files/b.txt", False)],
+)
+def test_login_of_an_address_after_a_redirect(server: HubServer, target: str, is_sent: bool) -> None:
+    """It is sent to the same server again, however the redirect is written; to no other host or port."""
+    with HubServer(server.folder) as other:
+        target = target.replace("URL2", server.url.replace("127.0.0.1", "localhost")).replace("URL3", other.url)
+        location = {"Location": target.replace("URL", server.url)}
+        server.faults = lambda request: Fault(302, location) if "a.txt" in request.path else None
+        url = f"{server.url}/files/a.txt".replace("://", "://me:p%40ss@")
+        (file,) = list_remote(url)
+        assert Network(fetcher).read(file, 10, 20) == DATA[10:20]
+        assert Network(fetcher).read(file, 20, 30) == DATA[20:30]
+        logins = [request.headers["Authorization"] for request in [*server.log, *other.log] if "b.txt" in request.path]
+    assert logins == ["Basic bWU6cEBzcw==" if is_sent else None] * 3
 
 
 class _Proxy(http.server.BaseHTTPRequestHandler):
@@ -274,3 +371,28 @@ def test_a_proxy_that_is_none(proxy: str, server: HubServer, waits: list[str], m
         assert ": the proxy: " in waits[0]
     monkeypatch.setenv("http_proxy", f"http://me:p%40ss@{proxy}")
     assert read(server, 0, len(DATA)) == DATA
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_an_encrypted_proxy(
+    is_trusted: bool, proxy: str, server: HubServer, certificate: Path, waits: list[str], monkeypatch
+) -> None:
+    """Its certificate must be trusted as a server's: what is said of one that is not is no silence."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Proxy) as encrypted:
+        encrypt(encrypted, certificate)
+        thread = threading.Thread(target=encrypted.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("http_proxy", f"https://me:p%40ss@localhost:{encrypted.server_port}")
+            if is_trusted:
+                monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+                assert read(server, 0, len(DATA)) == DATA
+            else:
+                with pytest.raises(InputError, match="the proxy's certificate is not trusted") as caught:
+                    read(server, 0, 99)
+                assert "SSL_CERT_FILE" in caught.value.hint
+            assert not waits
+        finally:
+            fetcher.close()  # what is kept open would be waited for
+            encrypted.shutdown()
+            thread.join()

@@ -565,6 +565,23 @@ def test_ignored_range(hub: HubServer, file: RemoteFile, waits: Waits) -> None:
     assert not waits
 
 
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "identity", ""])
+def test_what_is_compressed_on_the_way(hub: HubServer, waits: Waits, coding: str) -> None:
+    """A server that compresses an answer, unasked, is refused; one whose files are stored compressed is not."""
+    (file,) = list_remote(f"{hub.url}/files/owner/name/data/a.parquet")
+    hub.faults = lambda request: Fault(headers={"Content-Encoding": coding})
+    assert read(file, 0, len(DATA)) == DATA and read(file, 5, 500) == DATA[5:500]
+    for start, stop in [(0, len(DATA)), (5, 500)]:
+        hub.faults = [Fault(headers={"Content-Encoding": coding}, short=200)]
+        if coding in ("identity", ""):
+            assert read(file, start, stop) == DATA[start:stop]
+        else:
+            with pytest.raises(InputError, match=f"compresses what it sends .{coding}") as caught:
+                read(file, start, stop)
+            assert "local copy" in caught.value.hint
+    assert not waits
+
+
 def test_changed(hub: HubServer, file: RemoteFile, folder: Path, waits: Waits) -> None:
     """Another ETag or size is refused, also in the middle of a read."""
     hub.faults = lambda request: Fault(headers={"ETag": '"other"', "X-Linked-Etag": '"other"'})

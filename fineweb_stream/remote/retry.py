@@ -187,11 +187,11 @@ def _reason(url: str, error: BaseException) -> str:
     Raises `InputError` for what no retry can fix: an untrusted certificate, or a proxy that refuses to connect.
     """
     cause: BaseException | None = error
-    place = "the proxy: " if isinstance(error, ProxyError) else ""
+    place, whose = ("the proxy: ", "the proxy's") if isinstance(error, ProxyError) else ("", "the")
     while cause:
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise InputError(
-                f"{shown(url)}: the certificate is not trusted ({cause})",
+                f"{shown(url)}: {whose} certificate is not trusted ({cause})",
                 "behind a proxy that has its own: SSL_CERT_FILE=/path/to/its/ca.pem",
             ) from None
         if found := re.match(r"Tunnel connection failed: (\d{3})\b", str(cause)):
@@ -202,7 +202,8 @@ def _reason(url: str, error: BaseException) -> str:
             return place + cause.strerror
         if isinstance(cause, TimeoutError | OSError) and "time" in type(cause).__name__.lower():
             return f"{place}timeout"
-        cause = cause.__cause__ or cause.__context__
+        wrapped = next((value for value in cause.args if isinstance(value, BaseException)), None)  # urllib3's way
+        cause = cause.__cause__ or cause.__context__ or wrapped
     return "the server closed the connection"
 
 

@@ -14,14 +14,13 @@ import ssl
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import numpy as np
 import urllib3
-from urllib3.connection import HTTPConnection
 
 from ..support.cancel import Cancel
 from ..support.errors import InputError
@@ -43,6 +42,9 @@ MAX_KEPT = 256
 ASK_SECONDS = 3.0
 """How long requests wait for another's response, which says where the file is, before they ask on their own."""
 
+_CODINGS = re.compile(r"gzip|deflate|compress|\bbr\b|zstd", re.IGNORECASE)
+"""What `Content-Encoding` names: of a file that is stored so, which is read as it is, or of what is sent."""
+
 MAX_DRAINED_BYTES = 65536
 """A shorter body of a redirect is read to its end, so that the connection can be reused."""
 
@@ -58,7 +60,7 @@ class Web:
         self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by a file's URL
         self._places: dict[str, tuple[str, str]] = {}  # by the same: the URL it redirects to, and its LINKED_ETAG
         self._managers: dict[tuple[str, str], urllib3.PoolManager] = {}  # by scheme and proxy, "" for none
-        self._opened: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
+        self._opened: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def first_contact(self, url: str) -> Patience:
         """Return the patience for a listing, which gives up soon if there is no network."""
@@ -118,7 +120,6 @@ class Web:
                     alone.callback(asking.release)
                 place = self._places.get(address)
                 if not place:
-                    self.closed.check()
                     answer = stack.enter_context(self.send(address, limit, headers))
                     self._places[address] = answer.url or address, answer.headers.get(LINKED_ETAG, "")
                     return answer
@@ -160,7 +161,7 @@ class Web:
                 if answer.length_remaining != 0:
                     answer.close()  # else unread bytes would be taken for the next response
                 answer.release_conn()
-            url = urljoin(url, location)
+            url = _with_login(url, urljoin(url, location))
         raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
 
     def _send_once(self, url: str, limit: float, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
@@ -180,6 +181,7 @@ class Web:
                 self.closed.check()
                 return request()
 
+        self.closed.check()
         self._has_asked.set()
         return self.pacing.ask(url, limit, send_again)
 
@@ -207,28 +209,52 @@ class Web:
                 raise InputError(what, "as in https_proxy=http://HOST:PORT, and likewise http_proxy") from None
         pools: dict[str, Any] = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self._opened)})
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self.track)})
             for scheme, pool in pools.items()
         }
         return manager
 
+    def track(self, sock: socket.socket) -> None:
+        """Let `close` end what is read from a socket. Raises `Cancelled` if that was called before."""
+        with self._lock:
+            self._opened.add(sock)
+        self.closed.check()
+
     def close(self) -> None:
-        """End all reads in progress, and close idle connections."""
-        for connection in list(self._opened):
-            sock: Any = connection.sock
-            with contextlib.suppress(OSError, AttributeError, TypeError):
+        """End all reads in progress, also of connections that are being made, and close idle connections."""
+        self.closed.set()
+        with self._lock:
+            opened, managers = list(self._opened), list(self._managers.values())
+        for sock in opened:
+            with contextlib.suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
-        for manager in self._managers.values():
-            manager.clear()
+        for pools in [manager.pools for manager in managers]:
+            for pool in filter(None, map(pools.get, pools.keys())):
+                pool.close()  # urllib3 leaves what is idle to the garbage collection
 
 
-def _tracked(base: Any, opened: weakref.WeakSet[HTTPConnection]) -> Any:
-    """Return a connection class that adds each connection to `opened`, so that reads from it can be ended."""
+def _tracked(base: Any, track: Callable[[socket.socket], None]) -> Any:
+    """Return a connection class that calls `track` for the socket of each connection, so that reads can be ended.
+
+    The socket outlives the connection's attribute `sock` while a last response is read.
+    """
 
     class Tracked(base):  # type: ignore[misc]
         def connect(self) -> None:
-            super().connect()
-            opened.add(self)
+            with contextlib.ExitStack() as self._until_made:
+                super().connect()
+                made: Any = self.sock
+                track(getattr(made, "socket", made))  # in TLS inside TLS, the outer one
+
+        def _new_conn(self) -> socket.socket:
+            sock: socket.socket = super()._new_conn()
+            twin = self._until_made.enter_context(sock.dup())  # `sock` itself is detached before TLS's handshake
+            try:
+                track(twin)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
 
     return Tracked
 
@@ -243,22 +269,34 @@ def _part_login(url: str, header: str = "Authorization") -> tuple[str, dict[str,
     return parts._replace(netloc=server).geturl(), {header: said["authorization"]}
 
 
+def _with_login(url: str, target: str) -> str:
+    """Return the target of a redirect with the login of the URL that redirects, if it is on the same server."""
+    login, at, server = urlsplit(url).netloc.rpartition("@")
+    parts = urlsplit(target)
+    is_same = (parts.scheme.lower(), parts.netloc.lower()) == (urlsplit(url).scheme.lower(), server.lower())
+    return parts._replace(netloc=f"{login}@{parts.netloc}").geturl() if at and is_same else target
+
+
 def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int, stop: int) -> None:
     """Raise `InputError` unless the response is the requested range, of the file as it was listed."""
     headers, url, total = answer.headers, shown(file.url), file.size
     version = headers.get("Last-Modified", "") if file.version.endswith(" GMT") else etag_of(headers)
     if file.url.startswith("hf://") and not headers.get(LINKED_ETAG) and not is_hub(answer.url or ""):
         version = ""  # a CDN has its own ETag, and a commit's files never change
+    n_bytes, length = file.size, headers.get("Content-Length", "")
     if answer.status == 206:
-        part = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", headers.get("Content-Range", ""))
+        part = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", headers.get("Content-Range", ""))
         if not part or int(part[1]) != first:
             what = f"{url}: the server sends another part than requested"
             raise InputError(what, "fetch it and name the local copy")
-        total = int(part[2])
+        total, n_bytes = int(part[3]), int(part[2]) + 1 - first
     elif (first, stop) != (0, file.size):
         what = f"{url}: the server does not serve parts of files (HTTP {answer.status})"
         raise InputError(what, "fetch it and name the local copy")
-    elif re.fullmatch(r"\d{1,18}", headers.get("Content-Length", "")):
-        total = int(headers["Content-Length"])
+    if (coding := _CODINGS.search(headers.get("Content-Encoding", ""))) and length != str(n_bytes):
+        what = f"{url}: the server compresses what it sends ({coding[0]}), which was not asked for"
+        raise InputError(what, "fetch it and name the local copy")
+    if answer.status != 206 and re.fullmatch(r"\d{1,18}", length):
+        total = int(length)
     if total != file.size or (file.version and version and version != file.version):
         raise InputError(f"{url}: changed ({sizes_said(file.size, total)})", CHANGED)
