@@ -221,9 +221,11 @@ class Job:
         return sources
 
     def _say_done(self, record: Record, what: str) -> None:
-        said = report.outputs(self.folder, record), fit_warnings(record, self.settings)
-        asked = ["note: no server was asked whether files at URLs have changed; if they have: --overwrite"]
-        say((what, *asked * self.is_recorded, *report.compared(record), *chain(*said)))
+        lines = [what]
+        if self.is_recorded:
+            lines.append("note: no server was asked whether files at URLs have changed; if they have: --overwrite")
+        said = report.compared(record), report.outputs(self.folder, record), fit_warnings(record, self.settings)
+        say((*lines, *chain(*said)))
         if record.state.n_changes:
             log.warning("note: changed or skipped as asked then; for another --errors or --skip-bad: --overwrite")
 
