@@ -18,7 +18,7 @@ from fineweb_stream.output.own import CHANGES_NAME
 from fineweb_stream.output.verify import verify
 from fineweb_stream.support.errors import DiskError, InputError, PrepareError
 
-from .helpers import outputs, prepare_in_blocks, read_ids, write_jsonl
+from .helpers import in_blocks, outputs, prepare_in_blocks, read_ids, write_jsonl
 from .test_resume import OPTIONS, prepare_some
 
 pytestmark = pytest.mark.usefixtures("no_estimate")
@@ -206,6 +206,24 @@ def test_one_more_input_at_the_end(tmp_path: Path) -> None:
     for n in (1, 2, 3):
         prepare(paths[:n], tmp_path / "out", quiet=True, **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("limit", [50, 3000, 5000])
+@pytest.mark.parametrize("kind", ["jsonl", "text"])
+def test_a_dry_run_resumes_where_the_run_does(tmp_path: Path, capsys, kind: str, limit: int) -> None:
+    """Of a finished run that is extended, a dry run and the run say the same place: the start of its last block."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS) if kind == "jsonl" else tmp_path / "c.txt"
+    if kind == "text":
+        path.write_text("\n".join(DOCS))
+    prepare_in_blocks(2000, path, tmp_path / "out", max_tokens=limit, **OPTIONS)
+    said = []
+    for dry_run in (True, False):
+        capsys.readouterr()
+        with in_blocks(2000):
+            prepare(path, tmp_path / "out", dry_run=dry_run, **OPTIONS)
+        said.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("resuming")])
+    assert said[0] == said[1]
+    assert len(said[0]) == (kind == "text" or limit > 50)  # val of a text is complete; else all is done again
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no limits there")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,10 @@ def found(record: Record) -> list[str]:
     lines = _named("validation", record.inputs[:n_val]) if n_val else []
     lines += _named("input", record.inputs[n_val:])
     total = sum(input.size for input in record.inputs)
+    if state.status == DONE:  # from where it will be extended
+        state = replace(state, **state.snapshot)
     n_tokens = state.n_tokens
-    if state.status != ENCODING or n_tokens:
+    if state.status in (SHUFFLING, MERGING) or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
         phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are done")
