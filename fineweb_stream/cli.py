@@ -195,9 +195,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message and exit with status 2."""
-        if unknown := re.match(r"unrecognized arguments: (--[^ =]+)", message):
+        if unknown := re.match(r"unrecognized arguments: (-[^ =]+)", message):
             options = [option for action in self._actions for option in action.option_strings]
-            if near := difflib.get_close_matches(unknown[1], options, 1, 0.75):
+            if os.path.lexists(unknown[1]):
+                message += f"; for the file of that name: {quoted(unknown[1])}"
+            elif near := difflib.get_close_matches(unknown[1], options, 1, 0.75):
                 message += f"; did you mean {near[0]}?"
         super().error(escape(message))
 
@@ -211,10 +213,11 @@ def _with_separator(arguments: Sequence[str]) -> list[str]:
     joined: list[str] = []
     for argument in arguments:
         if joined and joined[-1] == "--separator" and re.fullmatch(r"-+([^-a-z].*)?|-+[a-z].*[^-a-z].*", argument):
-            joined[-1] += f"=\\x2d{argument[1:]}"  # argparse would remove a --
+            joined[-1] += f"={argument}"
         else:
             joined.append(argument)
-    return joined
+    # argparse would remove a --
+    return [re.sub("^--separator=-", r"--separator=\\x2d", argument) for argument in joined]
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -235,16 +235,27 @@ def test_verify_takes_its_folder_by_out(tmp_path: Path, monkeypatch, capsys) -> 
     assert command.endswith(" --verify --out 'my data'\n") and cli.main(shlex.split(command)[-3:]) == 0
 
 
+@pytest.mark.parametrize("is_joined", [False, True])
 @pytest.mark.parametrize("separator", ["---", "--", "-", "--out", "- "])
-def test_separators_of_dashes(run_program, tmp_path, separator: str) -> None:
-    """A separator may begin with dashes; the name of an option in its place means that the value is missing."""
+def test_separators_of_dashes(run_program, tmp_path, separator: str, is_joined: bool) -> None:
+    """A separator may begin with dashes; an option after --separator, without =, means that the value is missing."""
     (tmp_path / "c.txt").write_text(separator.join(DOCS), encoding="utf-8")
-    done = run_program("c.txt", "--separator", separator, "--val-ratio", "0.1")
-    if separator == "--out":
+    option = [f"--separator={separator}"] if is_joined else ["--separator", separator]
+    done = run_program("c.txt", *option, "--val-ratio", "0.1")
+    if separator == "--out" and not is_joined:
         assert done.returncode == 2 and "--separator: expected one argument" in done.stderr
     else:
         assert done.returncode == 0, done.stderr
         assert "of 1 document\n" not in done.stdout.split("train.bin")[1].partition("val.bin")[0]
+
+
+def test_a_file_named_like_an_option(run_program, tmp_path) -> None:
+    """The message has the name that works."""
+    write_jsonl(tmp_path / "-c.jsonl", DOCS)
+    done = run_program("-c.jsonl")
+    assert done.returncode == 2
+    name = done.stderr.rpartition("for the file of that name: ")[2].strip()
+    assert run_program(name).returncode == 0
 
 
 def test_odd_surroundings(tmp_path) -> None:

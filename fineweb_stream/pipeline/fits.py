@@ -48,12 +48,12 @@ def check_fit(train: int, val: int, spread: float, settings: Settings, has_docum
     is_named = larger_ratio(train + val, val, settings, has_documents) is not None
     if val * (1 + spread) < least and (settings.fit or not is_named):
         problems.append(
-            (f"{layout.val_name} will have about {val:,} tokens", _val_advice(least, train + val, settings))
+            (f"{layout.val_name} will have about {counted(val, 'token')}", _val_advice(least, train + val, settings))
         )
     if not layout.is_merged and settings.shard_tokens < least:
         problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))
     elif train * (1 + spread) < least:
-        problems.append((f"train will have about {train:,} tokens", _train_advice(least, settings)))
+        problems.append((f"train will have about {counted(train, 'token')}", _train_advice(least, settings)))
     if problems and settings.fit:
         raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
