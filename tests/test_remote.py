@@ -19,7 +19,7 @@ import urllib3
 
 from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.remote import hub as hub_room
-from fineweb_stream.remote import network, retry
+from fineweb_stream.remote import network, retry, web
 from fineweb_stream.remote.hub import is_remote, login_command
 from fineweb_stream.remote.network import Fetcher, Network, RemoteFile, RemoteReader, Timeouts
 from fineweb_stream.support.cancel import NEVER, Cancel
@@ -675,8 +675,8 @@ def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
     assert n_hub == 1 and n_cdn <= 300 + 2 * fetcher.n_connections and not waits
 
 
-def test_a_silent_answer_holds_up_no_other(hub: HubServer) -> None:
-    """If the answer that will say where a file is does not come, the other requests ask on their own."""
+def test_a_silent_answer_holds_up_no_other(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the answer that will say where a file is does not come, others ask; once that is known, none waits."""
     (file,) = list_remote(f"{NAME}/data/a.parquet")
     hub.faults = lambda request: Fault(stall=60) if request.start else None
     hub.log.clear()
@@ -684,6 +684,8 @@ def test_a_silent_answer_holds_up_no_other(hub: HubServer) -> None:
     while not hub.log:
         time.sleep(0.01)
     assert fetcher.fetch(file, 0, 1000).result(15) == DATA[:1000]
+    monkeypatch.setattr(web, "ASK_SECONDS", 1000.0)
+    assert fetcher.fetch(file, 0, 999).result(15) == DATA[:999]
     assert not late.done()
 
 

@@ -115,14 +115,16 @@ class Web:
             asking = self._asking[address]
         headers = {"Range": f"bytes={first}-{stop - 1}"}
         while True:
-            with contextlib.ExitStack() as alone:
-                if asking.acquire(timeout=ASK_SECONDS):
-                    alone.callback(asking.release)
-                place = self._places.get(address)
-                if not place:
-                    answer = stack.enter_context(self.send(address, limit, headers))
-                    self._places[address] = answer.url or address, answer.headers.get(LINKED_ETAG, "")
-                    return answer
+            place = self._places.get(address)
+            if not place:
+                with contextlib.ExitStack() as alone:
+                    if asking.acquire(timeout=ASK_SECONDS):
+                        alone.callback(asking.release)
+                    place = self._places.get(address)
+                    if not place:
+                        answer = stack.enter_context(self.send(address, limit, headers))
+                        self._places[address] = answer.url or address, answer.headers.get(LINKED_ETAG, "")
+                        return answer
             url, linked_etag = place
             try:
                 return stack.enter_context(self.send(url, limit, headers, linked_etag))
