@@ -378,6 +378,7 @@ def test_an_encrypted_proxy(
     is_trusted: bool, proxy: str, server: HubServer, certificate: Path, waits: list[str], monkeypatch
 ) -> None:
     """Its certificate must be trusted as a server's: what is said of one that is not is no silence."""
+    fetcher.web.timeouts = Timeouts(progress=5.0)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Proxy) as encrypted:
         encrypt(encrypted, certificate)
         thread = threading.Thread(target=encrypted.serve_forever)
