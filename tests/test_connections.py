@@ -124,6 +124,24 @@ def test_a_read_that_hangs_ends_with_the_run(server: HubServer, cut: int | None)
         time.sleep(0.05)
 
 
+def test_reserved_connections() -> None:
+    """They are free for what is waited for, however many of those are busy with it; the others fetch ahead."""
+    fetcher.n_connections = 5
+    fetcher.reserve(4)
+    go, begun = threading.Event(), [threading.Event() for _ in range(3)]
+    first = [fetcher.submit(lambda: go.wait(20)) for _ in range(3)]
+    ahead = [fetcher.submit(lambda event=event: event.set() or go.wait(20), priority=1) for event in begun]  # type: ignore[misc]
+    try:
+        assert begun[0].wait(5)
+        assert fetcher.submit(lambda: 7).result(10) == 7
+        assert not begun[1].is_set()
+        fetcher.reserve(0)
+        assert begun[1].wait(5)
+    finally:
+        go.set()
+    assert all(future.result(10) for future in [*first, *ahead])
+
+
 def test_headers_that_are_cut_off(waits: list[str]) -> None:
     """Wherever an answer is cut off, the request is sent again, both for the length and for a part."""
     answer = b'HTTP/1.1 206 OK\r\nContent-Length: 1\r\nETag: "1"\r\nContent-Range: bytes 0-0/10\r\n\r\nx'

@@ -80,7 +80,7 @@ class Fetcher:
         self._jobs: list[tuple[float, int, Future[Any], Callable[[], Any]]] = []  # a heap
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._n_threads = self._n_reserved = 0
+        self._n_threads = self._n_later = self._n_reserved = 0
 
     def __enter__(self) -> Fetcher:
         return self
@@ -133,20 +133,23 @@ class Fetcher:
             threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
 
     def _work(self) -> None:
-        """Do jobs until there are no more, or more threads than connections for the next one."""
+        """Do jobs until there are no more, or only later ones, which have all the connections that they may."""
         while True:
             with self._lock:
-                n_reserved = self._n_reserved if self._jobs and self._jobs[0][0] > 0 else 0
-                if not self._jobs or self._n_threads > self.n_connections - n_reserved:
+                has_room = self._n_later < self.n_connections - self._n_reserved
+                if not self._jobs or (self._jobs[0][0] > 0 and not has_room):
                     self._n_threads -= 1
                     return
-                _, _, future, job = heapq.heappop(self._jobs)
+                priority, _, future, job = heapq.heappop(self._jobs)
+                self._n_later += priority > 0
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(job())
                 except BaseException as error:
                     future.set_exception(error)
             del future, job
+            with self._lock:
+                self._n_later -= priority > 0
 
     def fetch(self, file: RemoteFile, start: int, stop: int, priority: float = 0) -> Future[Data]:
         """Start to fetch all bytes from `start` to `stop` (see `Web.fetch`)."""
