@@ -133,11 +133,12 @@ class Fetcher:
             threading.Thread(target=self._work, name=f"fetch-{self._n_threads}", daemon=True).start()
 
     def _work(self) -> None:
-        """Do jobs until there are no more, or only later ones, which have all the connections that they may."""
+        """Do jobs until there are no more, or more threads than connections, or no connection for a later job."""
         while True:
             with self._lock:
                 has_room = self._n_later < self.n_connections - self._n_reserved
-                if not self._jobs or (self._jobs[0][0] > 0 and not has_room):
+                is_left = self._jobs and (has_room or self._jobs[0][0] == 0)
+                if not is_left or self._n_threads > self.n_connections:
                     self._n_threads -= 1
                     return
                 priority, _, future, job = heapq.heappop(self._jobs)
