@@ -148,6 +148,16 @@ def test_python_3_10_can_load_each_class() -> None:
     assert not [c.name for c in classes if len(c.bases) > 1 and "NamedTuple" in map(ast.unparse, c.bases)]
 
 
+def test_threads_may_import_the_same_module() -> None:
+    """What a function imports has a name of its own: `import a.b` may return before `a` has the attribute `b`."""
+    trees = [ast.parse(path.read_bytes()) for path in (ROOT / "fineweb_stream").rglob("*.py")]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    imports = {node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import)}
+    names = [name for node in imports for name in node.names]
+    assert len(names) > 30
+    assert not [name.name for name in names if "." in name.name and not name.asname]
+
+
 def test_workflow_runs_the_commands_of_the_readme() -> None:
     """The workflow is YAML: three systems, the oldest Python and the newest, and .ci/run, which reads the README."""
     yaml = pytest.importorskip("yaml")

@@ -76,15 +76,15 @@ def _count_objects(data: bytes) -> int:
 def _parse(data: bytes, columns: list[str]) -> pa.LargeStringArray | None:
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.json
+    import pyarrow.json as pj  # by a name: another thread may be importing it
 
     schema = pa.schema([(name, pa.large_string()) for name in columns])
     try:
         _as_text(data).validate(full=True)
-        table = pyarrow.json.read_json(
+        table = pj.read_json(
             pa.py_buffer(data),
-            pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
         column = table.column(0) if len(columns) == 1 else pc.coalesce(*map(table.column, columns))
         array = joined(column.chunks)

@@ -118,11 +118,16 @@ def _piece(block: Block) -> Piece[Block]:
 
 
 def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Block]]:
-    """Yield blocks that will carry the bytes their workers need; neighbouring blocks share a request."""
+    """Yield blocks that will carry the bytes their workers need; neighbouring blocks share a request.
+
+    A request is no longer than the part of the file before it, from the first block on: so that one is there soon.
+    """
     assert isinstance(source, Parquet)
     fetcher, max_document_bytes = source.network.fetcher, source.options.max_document_bytes or math.inf
-    max_bytes = min(fetcher.ahead_bytes // fetcher.n_connections, MAX_RANGE_BYTES)
+    most_bytes = min(fetcher.ahead_bytes // fetcher.n_connections, MAX_RANGE_BYTES)
     held: list[tuple[Block, Chunks]] = []
+    begin: int | None = None
+    max_bytes = 0
     for block in blocks:
         is_named = block.n_bytes > max_document_bytes  # a single record, which will be refused
         chunks = find_chunks(source, block) if block.data is None and not is_named else None
@@ -130,6 +135,9 @@ def _iter_fetched(source: Source, blocks: Iterator[Block]) -> Iterator[Piece[Blo
             yield from _fetched(source, held)
             held = []
         if chunks:
+            start = chunks.ranges[0][0]
+            begin = start if begin is None else begin
+            max_bytes = max_bytes if held else min(most_bytes, start - begin)
             held.append((block, chunks))
         else:
             yield _piece(block)
