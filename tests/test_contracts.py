@@ -274,7 +274,7 @@ def test_blocks_end_after_separators_that_overlap_none_before(separator: bytes, 
 
     monkeypatch.setattr(separated, "_SCAN_BYTES", 3)
     n = len(separator)
-    for letters in itertools.product(b"ab\r", repeat=8):
+    for letters in itertools.product(b"ab\r", repeat=9):
         data = bytes(letters)
         starts = [i for i in range(len(data)) if data.startswith(separator, i)]
         ends = [i + n for before, i in itertools.pairwise([-n, *starts]) if i - before >= n]

@@ -215,6 +215,7 @@ def test_of_a_finished_run_it_is_what_was_made(max_tokens: int | None, tmp_path:
     if max_tokens:
         prepare(path, out, dry_run=True, engine="tiktoken")
         assert "tokens: about" in (said := capsys.readouterr().out) and "already done" not in said
+        assert "resuming" not in said, "the limit was in the first block, which is done again"
     assert {each.name: each.read_bytes() for each in out.iterdir()} == before
 
 

@@ -125,7 +125,7 @@ def _run(separator: bytes) -> re.Pattern[bytes] | None:
     """Match what occurrences of a separator that overlap each other take up; None if only a search can tell."""
     if len(separator) == 1 or len(set(separator)) > 1:
         return None
-    return re.compile(rb"(?:\r?\n)+" if separator.startswith(b"\n") else re.escape(separator[:1]) + b"+")
+    return re.compile(b"(?:%b)+" % _escaped(separator[:1]))
 
 
 def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
@@ -153,5 +153,8 @@ def split(data: bytes, separator: bytes) -> Iterator[tuple[int, bytes]]:
 @functools.lru_cache(maxsize=4)
 def _pattern(separator: bytes) -> re.Pattern[bytes]:
     """Match a separator, without a `\\r` before a newline at its start: so the search is fast."""
-    escaped = b"".join(rb"\r?\n" if byte == 10 else re.escape(bytes([byte])) for byte in separator)
-    return re.compile(escaped.removeprefix(rb"\r?"))
+    return re.compile(_escaped(separator).removeprefix(rb"\r?"))
+
+
+def _escaped(separator: bytes) -> bytes:
+    return b"".join(rb"\r?\n" if byte == 10 else re.escape(bytes([byte])) for byte in separator)

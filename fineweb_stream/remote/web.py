@@ -213,12 +213,12 @@ class Web:
                 raise InputError(what, "as in https_proxy=http://HOST:PORT, and likewise http_proxy") from None
         pools: dict[str, Any] = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self.track)})
+            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self._track)})
             for scheme, pool in pools.items()
         }
         return manager
 
-    def track(self, sock: socket.socket) -> None:
+    def _track(self, sock: socket.socket) -> None:
         """Let `close` end what is read from a socket. Raises `Cancelled` if that was called before."""
         with self._lock:
             self._opened.add(sock)
@@ -297,10 +297,10 @@ def _check_answer(file: RemoteFile, answer: urllib3.BaseHTTPResponse, first: int
     elif (first, stop) != (0, file.size):
         what = f"{url}: the server does not serve parts of files (HTTP {answer.status})"
         raise InputError(what, "fetch it and name the local copy")
+    elif re.fullmatch(r"\d{1,18}", length):
+        total = int(length)
     if (coding := _CODINGS.search(headers.get("Content-Encoding", ""))) and length != str(n_bytes):
         what = f"{url}: the server compresses what it sends ({coding[0]}), which was not asked for"
         raise InputError(what, "fetch it and name the local copy")
-    if answer.status != 206 and re.fullmatch(r"\d{1,18}", length):
-        total = int(length)
     if total != file.size or (file.version and version and version != file.version):
         raise InputError(f"{url}: changed ({sizes_said(file.size, total)})", CHANGED)
