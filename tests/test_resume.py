@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import fetch, run, samples
 from fineweb_stream.remote.network import Network
-from fineweb_stream.support.errors import DiskError, InputError, PrepareError
+from fineweb_stream.support.errors import DiskError, InputError, Interrupted, PrepareError, RemoteError
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer import encoder
 
@@ -297,6 +298,54 @@ def test_resume_says_where(corpus_path: Path, tmp_path: Path, capsys) -> None:
     assert said
     assert int(said[1]) == round(100 * state.input_bytes / corpus_path.stat().st_size)
     assert int(said[2].replace(",", "")) == state.train_tokens + state.val_tokens
+
+
+def interrupt(*args: Any) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    args[3].check()
+
+
+def fail(error: Exception) -> Callable[..., None]:
+    def raise_it(*args: Any) -> None:
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize(
+    ("sample", "options", "said"),
+    [
+        (interrupt, {}, "stopped by Ctrl\\+C\n  {saved}the same"),
+        (fail(RemoteError("no answer")), {}, "no answer\n  {saved}the same"),
+        (fail(InputError("not text")), {}, "not text\n  {saved}once that is fixed, the same"),
+        (fail(ZeroDivisionError()), {}, "ZeroDivisionError.*\n  the traceback is in .*\n  {saved}the same"),
+        (samples.sample, {"fit": "12x1024"}, "val.bin .*\n  --val-tokens 1025 .with --overwrite., or another --for$"),
+        (samples.sample, {}, "about .* will be needed there.*\n  make room, or .*\n  {saved}the same"),
+    ],
+)
+def test_what_stops_a_run_before_it_works(
+    sample: Any, options: dict[str, Any], said: str, is_begun: bool, corpus_path: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """What stops the plan of an interrupted run says what is saved, and that is: the same command continues."""
+    out = tmp_path / "out"
+    if is_begun:
+        prepare_some(corpus_path, out, 8)
+    n_saved = read_record(out).state.n_tokens if is_begun else 0
+    before = outputs(out) if is_begun else None
+    with monkeypatch.context() as patch, pytest.raises((PrepareError, Interrupted)) as caught:
+        patch.setattr(samples, "sample", sample)
+        if "will be needed" in said:
+            patch.setattr(files, "free_bytes", lambda folder: 0)
+        prepare(corpus_path, out, quiet=True, **OPTIONS | options)
+    if not is_begun:
+        assert "saved" not in str(caught.value)
+        return
+    assert re.search(said.format(saved=f"{n_saved:,} tokens are saved: "), str(caught.value)), str(caught.value)
+    assert outputs(out) == before
+    prepare(corpus_path, out, quiet=True, **OPTIONS)
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(out) == outputs(tmp_path / "expected")
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

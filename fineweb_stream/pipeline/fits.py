@@ -36,10 +36,12 @@ def larger_ratio(n_tokens: int, val: int, settings: Settings, has_documents: boo
     return ratio if ratio > 1.2 * settings.val_ratio and is_enough else None
 
 
-def check_fit(train: int, val: int, spread: float, settings: Settings, has_documents: bool) -> list[str]:
+def check_fit(
+    train: int, val: int, spread: float, settings: Settings, has_documents: bool, is_begun: bool = False
+) -> list[str]:
     """Return notes on files that will be too short for their reader, by estimated tokens and their relative error.
 
-    A val too small to be useful is left out if the plan warns of it already.
+    A val too small to be useful is left out if the plan warns of it already. A run that `is_begun` has its settings.
 
     Raises `InputError` instead if `--for` was given.
     """
@@ -54,6 +56,7 @@ def check_fit(train: int, val: int, spread: float, settings: Settings, has_docum
         problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))
     elif train * (1 + spread) < least:
         problems.append((f"train will have about {counted(train, 'token')}", _train_advice(least, settings)))
+    problems = [(what, advice + _how(advice) * is_begun) for what, advice in problems]
     if problems and settings.fit:
         raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
@@ -135,5 +138,9 @@ def _val_advice(least: int, n_tokens: int, settings: Settings) -> str:
 
 
 def _warning(name: str, n_tokens: int, settings: Settings, advice: str) -> str:
-    how = " (with --overwrite)" if "--" in advice and not advice.startswith("--max-tokens") else ""
-    return f"warning: {name} has {counted(n_tokens, 'token')}; {_need(settings)}: {advice} would do{how}"
+    return f"warning: {name} has {counted(n_tokens, 'token')}; {_need(settings)}: {advice} would do{_how(advice)}"
+
+
+def _how(advice: str) -> str:
+    """Return what an option that is advised takes once a run has begun."""
+    return " (with --overwrite)" if "--" in advice and not advice.startswith("--max-tokens") else ""

@@ -148,7 +148,7 @@ class Job:
             sources = self._sources(self.settings.text_column)
             sampled = self._sample(sources, is_strict=not self.settings.skip_bad)
             if sampled:
-                self._check_sampled(sampled)
+                self._check_sampled(sampled, State())
             self.check_disk(self._estimate(sampled, sources, State()))
             with connect(sources) if connect else contextlib.nullcontext():
                 pass
@@ -172,12 +172,14 @@ class Job:
         check_shards(record)
         sources = self._recorded_sources(record)
         if record.state.status == MERGING and record.state.wants_more(self.settings.max_tokens):
-            self._run(record, sources, quiet).work()  # only the merge is left: finish it before the run is extended
+            run = self._run(record, sources, quiet)
+            with run.explained():
+                run.work()  # only the merge is left: finish it before the run is extended
         reopen(record, self.settings.max_tokens, self.cancel.check)
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
         else:
-            with contextlib.closing(self._run(record, sources, quiet)) as run:
+            with contextlib.closing(self._run(record, sources, quiet)) as run, run.explained():
                 if not executor:
                     run.begin()
                 self.check_disk(self._say_plan(record, sources))
@@ -247,7 +249,7 @@ class Job:
         found = self._estimate(sampled, sources, record.state)
         say(plan_lines(sampled, found, self.settings, sources))
         if sampled:
-            say(self._check_sampled(sampled))
+            say(self._check_sampled(sampled, record.state))
         return found
 
     def _estimate(self, sampled: Sampled | None, sources: Sequence[Source], state: State) -> Estimate:
@@ -259,13 +261,14 @@ class Job:
         n_freed = clearable_bytes(self.folder) if self.request.overwrite and not state.n_tokens else 0
         return dataclasses.replace(found, disk_free_bytes=found.disk_free_bytes + n_freed)
 
-    def _check_sampled(self, sampled: Sampled) -> list[str]:
+    def _check_sampled(self, sampled: Sampled, state: State) -> list[str]:
         """Return notes on files that will be too short. Raises `InputError` for a plan that cannot be carried out."""
         from .plan import check_plan
 
         check_plan(sampled, self.settings)
         train, val = sampled.splits(self.settings)
-        return check_fit(train, val, sampled.spread, self.settings, sampled.has_documents)
+        is_begun = state.n_tokens > 0
+        return check_fit(train, val, sampled.spread, self.settings, sampled.has_documents, is_begun)
 
 
 @contextlib.contextmanager

@@ -90,30 +90,37 @@ class Run:
         if self._blocks:
             self._blocks.close()
 
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn what stops the run, from its plan on, into the error to show, with a note on what is saved."""
+        try:
+            yield
+        except BaseException as error:
+            shown = explain(error, self._state, self._sources, self._folder, self._cancel)
+            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
+                shown.saved = self._saved(isinstance(shown, InputError))
+            if shown is error:
+                raise
+            raise shown from error
+
     def work(self, executor: Executor | None = None, cluster: Workers | None = None) -> None:
-        """Do everything that is left. Raises the error to show for what stopped it, with a note on what was saved."""
+        """Do everything that is left."""
         state = self._state
         self._clock = time.monotonic()
         self._fetcher.reserve(0)
-        try:
-            if state.status == ENCODING:
-                encoder = get_encoder(self._plan.engine, self._settings.tokenizer)
-                self._record.begin(report.about(encoder.version, self._settings))
-                self._record.clear_parts()
-                self._cluster, is_here = cluster, executor is None and cluster is None
-                with local_executor(self._plan.n_workers) if is_here else contextlib.nullcontext(executor) as pool:
-                    mapped = cluster.map_blocks if cluster else functools.partial(map_ordered, cast(Executor, pool))
-                    self._encode(mapped, is_local=isinstance(pool, ThreadPoolExecutor))
-            if state.status == SHUFFLING:
-                if self._is_resumed:
-                    check_spool(self._record, self._cancel.check)
-                self._shuffle()
-            self._merge()
-        except BaseException as error:
-            shown = explain(error, state, self._sources, self._folder, self._cancel)
-            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
-                shown.saved = self._saved(isinstance(shown, InputError))
-            raise shown from error
+        if state.status == ENCODING:
+            encoder = get_encoder(self._plan.engine, self._settings.tokenizer)
+            self._record.begin(report.about(encoder.version, self._settings))
+            self._record.clear_parts()
+            self._cluster, is_here = cluster, executor is None and cluster is None
+            with local_executor(self._plan.n_workers) if is_here else contextlib.nullcontext(executor) as pool:
+                mapped = cluster.map_blocks if cluster else functools.partial(map_ordered, cast(Executor, pool))
+                self._encode(mapped, is_local=isinstance(pool, ThreadPoolExecutor))
+        if state.status == SHUFFLING:
+            if self._is_resumed:
+                check_spool(self._record, self._cancel.check)
+            self._shuffle()
+        self._merge()
         say(report.result(self._folder, self._record, self._settings))
 
     def _encode(self, mapped: Callable[..., Iterator[tuple[Block, Encoded | None]]], is_local: bool) -> None:
