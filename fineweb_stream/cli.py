@@ -241,7 +241,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--val-ratio", metavar="R", help=f"share for validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)")
     add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
     add("--val-at", choices=VAL_PLACES, default="start", metavar="P", help="where val is in plain text: start or end")
-    add("--shard-tokens", type=_size, metavar="N", help="tokens per shard (default: 500M; llmc and npy: 100M)")
+    add("--shard-tokens", type=_size, metavar="N", help="tokens per shard, if kept (default: 500M; llmc and npy: 100M)")
     add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N continues there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
     help = "nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)"

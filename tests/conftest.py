@@ -26,6 +26,7 @@ import tiktoken
 from fineweb_stream import cli
 from fineweb_stream.output import files
 from fineweb_stream.pipeline import samples
+from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.tokenizer.gpt2 import tiktoken_encoding
 
 from .helpers import Inline
@@ -108,6 +109,12 @@ def no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs do not estimate how many tokens there will be: it is a quarter of a small run, and changes no output."""
     monkeypatch.setattr(samples, "sample", lambda *args: None)
+
+
+@pytest.fixture
+def shards_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train is written in shards also if they do not stay, and then merged: in runs that an earlier version began."""
+    monkeypatch.setattr(Settings, "has_shards", True)
 
 
 @pytest.fixture

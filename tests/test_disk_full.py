@@ -101,27 +101,31 @@ def make_corpus(folder: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=[False, True], ids=["shards merged", "shards kept"])
+@pytest.fixture(params=["one file", "shards merged", "shards kept"])
 def prepare(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., int]]:
     """Run the command line here, with small blocks."""
     path = make_corpus(tmp_path)
     arguments = ["--shard-tokens", "30000", "--val-ratio", "0.2", "--skip-bad", "--engine", "tiktoken"]
-    arguments += ["--keep-shards"] * request.param
+    arguments += ["--keep-shards"] * (request.param == "shards kept")
+    if request.param == "shards merged":
+        request.getfixturevalue("shards_merged")
     monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
     with in_blocks(30_000):
         yield lambda out, *more: cli.main([str(path), "--out", str(out), *arguments, *more])
 
 
 @pytest.mark.slow
-def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsys) -> None:
+def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsys, request) -> None:
     """The disk fills before a write of any kind: exit 4, a record as old or newer, the same bytes in the end."""
     assert prepare(tmp_path / "expected") == 0
     assert prepare(tmp_path / "shards", "--keep-shards") == 0
     expected, finals = ({p.name: p.read_bytes() for p in (tmp_path / f).iterdir()} for f in ("expected", "shards"))
     named = set()
-    for i, point in enumerate(POINTS):
+    is_merged = "one file" not in request.node.callspec.params.values()
+    points = POINTS if is_merged else [re.sub(r"^train_shard_[0.\\]+bin", "train.bin", point) for point in POINTS]
+    for i, point in enumerate(points):
         out = small_disk / f"out{i}"
         capsys.readouterr()
         with monkeypatch.context() as patch:
@@ -140,11 +144,34 @@ def test_disk_full(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsy
     assert named >= {
         "prepare.json",
         "prepare.manifest.json",
-        "train_shard_0000.bin",
         "val.bin",
         "train.bin",
         "prepare.changes.jsonl",
+        *(["train_shard_0000.bin"] if is_merged else []),
     }
+
+
+def test_disk_full_with_much_written(small_disk: Path, tmp_path: Path, prepare, monkeypatch, capsys) -> None:
+    """What would take long to read again is not cut back to the last block: the last commit stays, and continues."""
+    assert prepare(tmp_path / "expected") == 0
+    monkeypatch.setattr(run, "MAX_REREAD_BYTES", 0)
+    before: list[int] = []
+    cut_back = run.Run._cut_back
+
+    def count(self: run.Run, *args: Any) -> None:
+        before.append(self._n_saved)
+        cut_back(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Run, "_cut_back", count)
+        patch.setattr(files, "os", Filler(small_disk, f"train.*bin.{RUN}.part:9"))
+        assert prepare(small_disk / "out") == 4
+    assert before[0] > 0 and read_record(small_disk / "out").state.n_tokens == before[0]
+    assert f"{before[0]:,} tokens are saved: the same command continues" in capsys.readouterr().err
+    (small_disk / "ballast").unlink()
+    assert prepare(small_disk / "out") == 0
+    for path in (tmp_path / "expected").glob("*.bin"):
+        assert (small_disk / "out" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 def test_short_writes(tmp_path: Path, prepare, monkeypatch) -> None:

@@ -265,10 +265,12 @@ def test_many_tiny_texts(tmp_path: Path) -> None:
 def test_a_mistyped_size_of_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten thousands of files are not what was meant: said before the run, with their number."""
     path = write_jsonl(tmp_path / "c.jsonl", ["some words and more"] * 4000)
-    estimate(path, tmp_path / "out", shard_tokens=1000)
-    prepare(path, tmp_path / "out", shard_tokens=1000, dry_run=True)
+    estimate(path, tmp_path / "out", shard_tokens=1000, keep_shards=True)
+    prepare(path, tmp_path / "out", shard_tokens=1000, keep_shards=True, dry_run=True)
     assert "makes about" not in capsys.readouterr().out
     prepare(path, tmp_path / "out", shard_tokens=1, dry_run=True)
+    assert "warning: --shard" not in capsys.readouterr().out
+    prepare(path, tmp_path / "out", shard_tokens=1, keep_shards=True, dry_run=True)
     assert re.search(r"warning: --shard-tokens 1 makes about \d\d,\d{3} files\n", capsys.readouterr().out)
 
 

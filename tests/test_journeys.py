@@ -88,7 +88,7 @@ def test_journey(state: str, typed: str, folders: Path, tmp_path: Path, monkeypa
         if typed == "inspect":
             status = tools(["inspect", str(out)])
         elif how == "command line" or "--verify" in words:
-            common = ["--shard-tokens", "500", "--engine", "tiktoken", "--workers", "1", "--skip-bad"]
+            common = ["--shard-tokens", "500", "--keep-shards", "--engine", "tiktoken", "--workers", "1", "--skip-bad"]
             inputs_named = [] if "--verify" in words else map(str, inputs)
             status = cli.main([*inputs_named, "--out", str(out), *([] if "--verify" in words else common), *words])
         else:

@@ -97,6 +97,8 @@ class Folder:
     def __init__(self, path: Path, expected: dict[str, bytes], keep_shards: bool) -> None:
         self.path, self._expected, self.counts = path, expected, list(COUNTS)
         self._names = {name for name in expected if keep_shards or not name.startswith("train_shard_")}
+        if not keep_shards:  # then there are none
+            self.counts = [name for name in COUNTS if "shard" not in name]
         self.start_over()
 
     def start_over(self) -> None:

@@ -181,7 +181,7 @@ def test_max_tokens_may_rise(kind: str, steps: list[int], layout: str, tmp_path:
 def test_another_layout(before: str, now: str, is_done: bool, corpus_path: Path, tmp_path: Path) -> None:
     """Refused with nothing touched, also without the record; --overwrite leaves no file of the layout before."""
     out = tmp_path / "out"
-    assert prepare_some(corpus_path, out, -1 if is_done else 12, layout=before, **OPTIONS) == is_done
+    assert prepare_some(corpus_path, out, -1 if is_done else 12, layout=before, keep_shards=True, **OPTIONS) == is_done
     there = files(out)
     assert len(there) > 1
     with pytest.raises(InputError, match=f"--layout was '{before}' and is '{now}'") as refused:

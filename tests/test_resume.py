@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import re
@@ -19,10 +20,11 @@ import pytest
 from fineweb_stream import cli, estimate, iter_ids, prepare
 from fineweb_stream.inputs.blocks import Source
 from fineweb_stream.inputs.storage import InputFile, check_unchanged, open_input
-from fineweb_stream.output import files
+from fineweb_stream.output import files, shards
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import fetch, run, samples
+from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.remote.network import Network
 from fineweb_stream.support.errors import DiskError, InputError, Interrupted, PrepareError, RemoteError
 from fineweb_stream.support.model import Input
@@ -87,6 +89,7 @@ def test_what_may_differ(before: dict[str, Any], now: dict[str, Any], corpus_pat
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
+@pytest.mark.usefixtures("shards_merged")
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("keep_shards", [True, False])
 def test_a_shard_that_was_swapped(
@@ -194,7 +197,6 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "seed": (lambda path: None, {"seed": 3}, "--seed was 0 and is 3"),
     "ratio": (lambda path: None, {"val_ratio": 0.1}, "--val-ratio was 0.0005 and is 0.1"),
     "val tokens": (lambda path: None, {"val_tokens": 9}, "--val-tokens was not given and is 9"),
-    "shard size": (lambda path: None, {"shard_tokens": 1501}, "--shard-tokens was 1500 and is 1501"),
     "layout": (lambda path: None, {"layout": "npy"}, "--layout was 'nanogpt' and is 'npy'"),
     "separator": (lambda path: None, {"separator": "\n"}, "--separator was not given and is"),
     "column": (lambda path: None, {"text_column": "id2"}, "--text-column was 'text' and is 'id2'"),
@@ -226,6 +228,21 @@ def test_what_may_not_differ(what: str, is_done: bool, tmp_path: Path) -> None:
         prepare(inputs, tmp_path / "out", quiet=True, overwrite=True, **options)
         prepare(inputs, tmp_path / "expected", quiet=True, **options)
         assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("keep_shards", [True, False])
+def test_another_size_of_shards(keep_shards: bool, corpus_path: Path, tmp_path: Path) -> None:
+    """It is refused if shards are written; else it changes nothing."""
+    out, options = tmp_path / "out", OPTIONS | {"keep_shards": keep_shards, "quiet": True}
+    assert not prepare_some(corpus_path, out, 8, keep_shards=keep_shards)
+    if keep_shards:
+        with pytest.raises(InputError, match="--shard-tokens was 1500 and is 1501"):
+            prepare(corpus_path, out, **options | {"shard_tokens": 1501})
+    else:
+        prepare(corpus_path, out, **options | {"shard_tokens": 1501})
+    prepare(corpus_path, out, **options)
+    prepare(corpus_path, tmp_path / "expected", **options)
+    assert outputs(out) == outputs(tmp_path / "expected")
 
 
 def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
@@ -298,6 +315,86 @@ def test_resume_says_where(corpus_path: Path, tmp_path: Path, capsys) -> None:
     assert said
     assert int(said[1]) == round(100 * state.input_bytes / corpus_path.stat().st_size)
     assert int(said[2].replace(",", "")) == state.train_tokens + state.val_tokens
+
+
+@pytest.mark.parametrize("n_blocks", [2, 14, -1])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_train_is_written_once(
+    shuffle: bool, n_blocks: int, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --keep-shards, train grows under the name of `train.bin` and is copied nowhere, resumed or not."""
+    out, options = tmp_path / "out", OPTIONS | {"shuffle": shuffle, "quiet": True}
+    prepare(corpus_path, tmp_path / "expected", keep_shards=True, **options)
+    expected = outputs(tmp_path / "expected")
+    monkeypatch.setattr(files.Part, "copy_from", lambda *args, **kwargs: pytest.fail("a copy"))
+    prepare_some(corpus_path, out, n_blocks, shuffle=shuffle)
+    assert not list(out.glob("train_shard_*"))
+    assert shuffle or n_blocks < 0 or len(list(out.glob("train.bin.*.part"))) == 1
+    prepare(corpus_path, out, **options)
+    assert outputs(out) == {name: expected[name] for name in ("train.bin", "val.bin")}
+    assert {path.name for path in out.iterdir()} == {"train.bin", "val.bin", "prepare.json"}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("place", ["encoding", "merging", "shuffled", "done", "at a limit"])
+def test_a_run_that_an_earlier_version_began(
+    place: str, shuffle: bool, corpus_path: Path, tmp_path: Path, monkeypatch, request: pytest.FixtureRequest
+) -> None:
+    """What was written in shards, which did not stay, or in one, is continued and extended: the same bytes."""
+    out, options = tmp_path / "out", OPTIONS | {"shuffle": shuffle, "quiet": True}
+    if shuffle and place == "at a limit":
+        pytest.skip("what is shuffled is not extended")
+    calls = itertools.count()
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Settings, "has_shards", True)
+        patch.setattr(shards, "written_name", lambda number, shard_tokens, layout: layout.shard_name(number))
+
+        def stop_here(real: Callable[..., Any], n: int) -> Callable[..., Any]:
+            def stopping(*args: Any, **kwargs: Any) -> Any:
+                if next(calls) == n:
+                    raise KeyboardInterrupt
+                return real(*args, **kwargs)
+
+            return stopping
+
+        if place == "encoding":
+            patch.setattr(run.Run, "_absorb", stop_here(run.Run._absorb, 14))
+        elif place == "merging":
+            owner, name = (run, "merge") if shuffle else (files.Part, "copy_from")
+            patch.setattr(owner, name, stop_here(getattr(owner, name), 0 if shuffle else 2))
+        elif place == "shuffled":
+            patch.setattr(run.Record, "write", stop_here(run.Record.write, 5))
+        n_tokens = 6000 if place == "at a limit" else None
+        prepare_in_blocks(2000, corpus_path, out, max_tokens=n_tokens, **OPTIONS, shuffle=shuffle)
+    if place == "encoding":
+        assert len(read_record(out).state.shard_sha256) > 1
+    prepare(corpus_path, out, **options)
+    prepare(corpus_path, tmp_path / "expected", **options)
+    assert outputs(out) == outputs(tmp_path / "expected")
+
+
+def test_a_stop_while_what_is_written_is_read(corpus_path: Path, tmp_path: Path, monkeypatch, caplog) -> None:
+    """To read a large `train.bin` again takes long: that is said, and Ctrl+C ends it at once, with nothing lost."""
+    prepare_some(corpus_path, tmp_path / "out", 14)
+    monkeypatch.setattr(files, "SAID_BYTES", 1000)
+    monkeypatch.setattr(files, "COPY_BYTES", 100)
+    read, pieces = files.read_pieces, []
+
+    def read_and_interrupt(*args: Any) -> Any:
+        for piece in read(*args):
+            pieces.append(piece)
+            if len(pieces) == 9:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield piece
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="tokens are saved: the same command"):
+        patch.setattr(files, "read_pieces", read_and_interrupt)
+        prepare(corpus_path, tmp_path / "out", **OPTIONS)
+    assert len(pieces) < 15
+    assert re.search(r"reading the [\d.]+ kB of train.bin that are written", caplog.text)
+    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 
 def interrupt(*args: Any) -> None:
@@ -394,6 +491,7 @@ def test_damaged_record(name: str, damage: str, corpus_path: Path, tmp_path: Pat
 @pytest.mark.parametrize("name", ["train_shard_0000.bin", "train_shard_0001.bin", "val.bin.*.part", "*.bin.*.part"])
 @pytest.mark.parametrize("damage", ["shorter", "gone", "other bytes"])
 @pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.usefixtures("shards_merged")
 def test_damaged_data(name: str, damage: str, overwrite: bool, corpus_path: Path, tmp_path: Path, capsys) -> None:
     """A file that holds less than the record says is named before the work goes on, and --overwrite begins anew.
 
@@ -825,6 +923,7 @@ def test_a_shard_that_was_altered_before_the_merge(
     assert outputs(out) == outputs(tmp_path / "expected")
 
 
+@pytest.mark.usefixtures("shards_merged")
 def test_a_merge_that_an_earlier_version_began(corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
     """It renamed the first shard before it recorded that: stopped between the two, its run is continued, and hashed."""
     options, out, merge = OPTIONS | {"quiet": True}, tmp_path / "out", run.merge
@@ -916,11 +1015,11 @@ def test_a_file_that_changes_right_after_a_commit(
 
     monkeypatch.setattr(run.Run, "_commit", touch)
     with pytest.raises(InputError, match="changed while it was read") as caught:
-        prepare_in_blocks(2000, corpus_path, tmp_path / "out", **OPTIONS | {"shard_tokens": 50})
+        prepare_in_blocks(2000, corpus_path, tmp_path / "out", **OPTIONS | {"shard_tokens": 50, "keep_shards": True})
     assert "tokens are saved" in caught.value.saved
     monkeypatch.undo()
-    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS | {"shard_tokens": 50})
-    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS | {"shard_tokens": 50})
+    prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS | {"shard_tokens": 50, "keep_shards": True})
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS | {"shard_tokens": 50, "keep_shards": True})
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
 
 

@@ -164,8 +164,8 @@ def expected(text: Path) -> dict[str, bytes]:
     return outputs(text.parent / "expected")
 
 
-SHARDS = {"shard_tokens": 250_000}
-ARGUMENTS = ("--shard-tokens", "250000")
+SHARDS = {"shard_tokens": 250_000, "keep_shards": True}
+ARGUMENTS = ("--shard-tokens", "250000", "--keep-shards")
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_every_phase(
             assert int(said[1].replace(",", "")) == state["train_tokens"] + state["val_tokens"] > 0, phase
         prepare(text, program.out, quiet=True, **SHARDS)
         assert outputs(program.out) == expected, phase
-        assert {path.name for path in program.out.iterdir()} == {"train.bin", "val.bin", "prepare.json"}, phase
+        assert {path.name for path in program.out.iterdir()} == {*expected, "prepare.json"}, phase
     with capsys.disabled():
         print(f"\n{signal.Signals(number).name}: seconds to exit, the stay of 0.5 s included:")
         print("  " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in took.items()))

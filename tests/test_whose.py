@@ -26,7 +26,8 @@ pytestmark = [
 ]
 
 DOCS = [f"Document {i} says hello {'again ' * (i % 9)}." for i in range(300)]
-OPTIONS: dict[str, Any] = {"shard_tokens": 500, "engine": "tiktoken", "workers": 1, "skip_bad": True}
+OPTIONS: dict[str, Any] = {"shard_tokens": 500, "keep_shards": True, "engine": "tiktoken", "workers": 1}
+OPTIONS["skip_bad"] = True
 FOREIGN = b"precious " * 100
 
 NAMES = [

@@ -67,6 +67,8 @@ def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -
         changed.remove("text_column")
     if "layout" in changed and "keep_shards" in changed:
         changed.remove("keep_shards")  # it follows from the layout
+    if "shard_tokens" in changed and None in (before["shard_tokens"], settings["shard_tokens"]):
+        changed.remove("shard_tokens")  # an earlier version wrote shards also if they did not stay; or see above
     if "tokenizer_sha256" in changed:  # other differences follow from it
         n_same = [name for name in changed if name not in GPT2_SETTINGS]
         was, now = (f"{of['tokenizer']} (SHA-256 {of['tokenizer_sha256'][:12]}...)" for of in (before, settings))

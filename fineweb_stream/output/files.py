@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ..support.errors import DamagedError, DiskError, InputError, PrepareError
 from ..support.log import log
+from ..support.units import format_size
 
 Check = Callable[[], None]
 """Called now and then in long work; may raise."""
@@ -33,6 +34,9 @@ FLUSH_BYTES = 32 << 20
 
 HASH_BYTES = 4 << 20
 """How much new data is held until a thread hashes it: waking one for every block would take the GIL too often."""
+
+SAID_BYTES = 4 << 30
+"""A file with more than this takes seconds to read again, so that a message says so."""
 
 HEAD_BYTES = 32
 """How many of a file's first bytes are in the record, to recognize the file."""
@@ -324,6 +328,8 @@ class Part:
         self._flushing: Future[None] | None = None
         self._fd = self._open()
         try:
+            if n_bytes >= SAID_BYTES:
+                log.info(f"reading the {format_size(n_bytes)} of {path.name} that are written")
             if n_bytes:  # nothing is changed before it is known to be what the record says
                 for data in read_checked(self._part, header_bytes, n_bytes, sha256, check, self._digest):
                     self._head += data[: HEAD_BYTES - len(self._head)]

@@ -98,9 +98,14 @@ class Record:
 
     @property
     def shard_tokens(self) -> int:
-        """How many tokens each shard but the last has; documents shuffled into one file are one shard."""
+        """How many tokens each shard but the last has; if train is only written as one file, it is a single shard."""
         is_whole = self.settings["shuffle"] and not self.keeps_shards
-        return sys.maxsize if is_whole else int(self.settings["shard_tokens"])
+        return sys.maxsize if is_whole else self.written_tokens
+
+    @property
+    def written_tokens(self) -> int:
+        """How many tokens each shard of `written_layout` has while inputs are encoded."""
+        return int(self.settings["shard_tokens"] or sys.maxsize)
 
     @property
     def keeps_shards(self) -> bool:
@@ -285,7 +290,7 @@ def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
         if begun is None or begun.on_disk not in content["manifest"]:
             raise ValueError(f"its {MANIFEST_NAME} is {'gone' if begun is None else 'of another run'}")
         record = replace(begun)
-    record.state = check_state(content["state"], record.run, len(record.inputs), record.settings["shard_tokens"])
+    record.state = check_state(content["state"], record.run, len(record.inputs), record.written_tokens)
     check(is_done == (record.state.status == DONE), "status")
     record.has_state = True
     return record
@@ -362,7 +367,7 @@ def _check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any
         same_types(vars(input), vars(fresh))
     settings = {**_FIRST_SETTINGS, **content["settings"]}
     check(settings["layout"] in LAYOUTS, f"layout {settings['layout']!r}")
-    check(is_count(settings["shard_tokens"], 1, 1 << 60), "shard_tokens")
+    check(settings["shard_tokens"] is None or is_count(settings["shard_tokens"], 1, 1 << 60), "shard_tokens")
     check(is_count(settings["n_ids"], 1, 1 << 32), "n_ids")
     if not isinstance(settings["tokenizer"], str) or type(settings["eot_id"]) not in (int, type(None)):
         raise TypeError("tokenizer")

@@ -57,7 +57,7 @@ def check_shards(record: Record) -> None:
     state, layout = record.state, record.written_layout
     for number in range(state.base_shards, len(state.shard_sha256) if state.status == ENCODING else 0):
         path = shard_path(record.folder, number, layout)
-        _check_size(path, state.run, layout.n_bytes(record.settings["shard_tokens"]))
+        _check_size(path, state.run, layout.n_bytes(record.written_tokens))
 
 
 def give_names(record: Record, check: Check, is_resumed: bool, is_hashed: bool) -> None:
@@ -126,13 +126,13 @@ def _name_shards(record: Record, sizes: list[int]) -> None:
     And `InputError` unless it begins as it was written; what is merged is hashed while it is copied.
     """
     folder, state, layout, owned = record.folder, record.state, record.layout, record.owned()
-    begun = files.part_path(folder / TRAIN_NAME, state.run)
     for number in range(max(state.merged_shards, state.base_shards), len(sizes)):
         path = folder / state.shard_name(number, layout)
         give_name(folder, path.name, state, layout, layout.shard_name(number))
-        if number == 0 and not record.keeps_shards and not path.exists() and begun.exists():
-            continue  # stopped by a version that recorded afterwards that this shard became train.bin
-        check_own(path, owned, layout)
+        if number == 0 and not record.keeps_shards and not path.exists():
+            path = folder / TRAIN_NAME  # as which it was written, or became that right before an interruption
+        else:
+            check_own(path, owned, layout)
         _check_size(path, state.run, sizes[number])
 
 

@@ -29,6 +29,7 @@ from .own import (
     orphans,
     own_parts,
 )
+from .shards import written_name
 from .state import DONE, ENCODING, State
 
 MAX_DIFFERENCES = 5
@@ -162,7 +163,7 @@ def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
         old={name: entries[0] for name, entries in record.owned().items()},
     )
     n_shard, id_bytes, header_bytes = n_before - n_complete * shard_tokens, layout.id_bytes, layout.header_bytes
-    shard_sha256, shard_name = before.shard_sha256[n_complete], layout.shard_name(n_complete)
+    shard_sha256, shard_name = before.shard_sha256[n_complete], written_name(n_complete, shard_tokens, layout)
     for name, first, n_bytes, sha256, target, room, n_kept in (
         (source, start, n_last * id_bytes, shard_sha256, shard_name, header_bytes, n_shard * id_bytes),
         (val_name, header_bytes, val["tokens"] * id_bytes, val["sha256"], val_name, header_bytes, n_val * id_bytes),

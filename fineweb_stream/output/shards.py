@@ -1,14 +1,18 @@
-"""Write ids to `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`, in any layout."""
+"""Write ids to `train_shard_0000.bin`, `train_shard_0001.bin`, ... of an exact length, and `val.bin`, in any layout.
+
+Without shards, train is a single one of any length, under the name of `train.bin`.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..support.errors import InputError
 from . import files
 from .layouts import NANOGPT, Layout
-from .own import check_own
+from .own import TRAIN_NAME, check_own
 from .state import State
 
 if TYPE_CHECKING:
@@ -18,6 +22,11 @@ if TYPE_CHECKING:
 def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
     """Return the path of a shard under its final name."""
     return folder / layout.shard_name(number)
+
+
+def written_name(number: int, shard_tokens: int, layout: Layout) -> str:
+    """Return the name that a shard is written under; one of any length is all of `train.bin`."""
+    return TRAIN_NAME if shard_tokens == sys.maxsize else layout.shard_name(number)
 
 
 def give_name(folder: Path, name: str, state: State, layout: Layout, written_as: str = "") -> None:
@@ -38,17 +47,27 @@ class ShardWriter:
 
     Every shard but the last holds exactly `shard_tokens` ids, whatever the documents' lengths. A complete shard gets
     its final name from `give_names` once it is on record, which then says whose it is. If shards are the result, the
-    last of several is the rest if it has fewer than `least_tokens` ids and the others do not.
+    last of several is the rest if it has fewer than `least_tokens` ids and the others do not. `check` is called now and
+    then while a resumed shard is read, and may raise.
 
     Raises `DiskError`; `PrepareError` if there is less than the state says; `InputError` when val outgrows a file.
     """
 
-    def __init__(self, folder: Path, shard_tokens: int, state: State, layout: Layout, least_tokens: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shard_tokens: int,
+        state: State,
+        layout: Layout,
+        least_tokens: int,
+        check: files.Check = lambda: None,
+    ) -> None:
         self._folder = folder
         self._least_tokens = least_tokens
         self._shard_tokens = shard_tokens
         self._state = state
         self._layout = layout
+        self._check = check
         self._val = self._open(folder / layout.val_name, state.val_tokens)
         self._n_named = 0
         try:
@@ -112,16 +131,26 @@ class ShardWriter:
         self._shard.close()
 
     @property
+    def n_open_bytes(self) -> int:
+        """How much is in the files that are not complete, which a resumed run reads again."""
+        return self._val.n_bytes + self._shard.n_bytes
+
+    @property
     def _n_shard(self) -> int:
         """How many ids are in the shard that is being written."""
         return self._shard.n_bytes // self._layout.id_bytes
 
     def _open_shard(self, n_tokens: int) -> files.Part:
-        return self._open(shard_path(self._folder, len(self._state.shard_sha256), self._layout), n_tokens)
+        number = len(self._state.shard_sha256)
+        name = self._layout.shard_name(number)
+        if name not in self._state.parts:  # else an earlier version has begun to write it
+            name = written_name(number, self._shard_tokens, self._layout)
+        return self._open(self._folder / name, n_tokens)
 
     def _open(self, path: Path, n_tokens: int) -> files.Part:
         layout = self._layout
-        return self._state.open_part(path, n_tokens * layout.id_bytes, header_bytes=layout.header_bytes)
+        n_bytes, header_bytes = n_tokens * layout.id_bytes, layout.header_bytes
+        return self._state.open_part(path, n_bytes, header_bytes=header_bytes, check=self._check)
 
     def _is_rest(self) -> bool:
         """Tell whether the last shard is too short for the layout's reader, and not the only one."""

@@ -71,7 +71,7 @@ def shuffle(record: Record, least_tokens: int, limit_bytes: int, commit: Check, 
     record.clear_parts()
     changes = {name: part for name, part in state.parts.items() if name == CHANGES_NAME}  # the others are the spool's
     written = State(run=state.run, old=state.old, **copy.deepcopy({name: at[name] for name in _WRITTEN}))
-    writer = ShardWriter(record.folder, record.shard_tokens, written, record.layout, least_tokens)
+    writer = ShardWriter(record.folder, record.shard_tokens, written, record.layout, least_tokens, check)
     with contextlib.closing(writer):
 
         def save(n_bins: int) -> None:

@@ -165,7 +165,7 @@ Source = Spool | Bucket
 def check_spool(record: Record, check: files.Check) -> None:
     """Raise `PrepareError` if a file that waits to be shuffled does not hold what the run has written."""
     state, layout = record.state, record.written_layout
-    lengths = state.shard_lengths(record.settings["shard_tokens"])
+    lengths = state.shard_lengths(record.written_tokens)
     parts = dict(state.parts)
     for number, (n_tokens, sha256) in enumerate(zip(lengths, state.shard_sha256, strict=True)):
         parts[layout.shard_name(number)] = [n_tokens * layout.id_bytes, sha256]

@@ -40,7 +40,7 @@ def explain(
             "make another executor, with fewer workers where memory is short, and call again",
         )
     if not isinstance(error, WorkerError):
-        if isinstance(error, PrepareError | KeyboardInterrupt):
+        if isinstance(error, PrepareError | KeyboardInterrupt | ModuleNotFoundError):  # the last is named by the caller
             return error
         return _no_memory(error) or _unexpected(error, sources[state.input].input, f"after {state.offset:,}", folder)
     cause, source = error.__cause__, error.block.source

@@ -64,13 +64,12 @@ class Estimate:
 def disk_needed(found: Sampled, settings: Settings, state: State) -> int:
     """Return how many more bytes a run writes at its peak: the output, and what is on disk twice for a while.
 
-    A merge needs a second copy of one shard, or of all that are kept; a shuffle needs one of all tokens. A finished run
-    that is extended keeps its files until the new ones are complete.
+    Shards that are kept beside `train.bin` are a second copy; a shuffle needs one of all tokens. A finished run that is
+    extended keeps its files until the new ones are complete.
     """
     layout, n_tokens = settings.file_layout, sum(found.splits(settings))
-    shard = settings.shard_tokens * layout.id_bytes
     once = n_tokens * layout.id_bytes + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
-    twice = 0 if not layout.is_merged else once if settings.keep_shards else 0 if once <= shard else shard
+    twice = once if layout.is_merged and settings.keep_shards else 0
     n_there = state.n_tokens - state.base_shards * settings.shard_tokens
     if settings.shuffle:
         is_one_file = layout.is_merged and not settings.keep_shards
@@ -173,7 +172,7 @@ def plan_lines(sampled: Sampled | None, found: Estimate, settings: Settings, sou
     ]
     if sampled.has_eot_in_text:
         lines.append("note: the text has <|endoftext|>; if that separates documents: --separator '<|endoftext|>'")
-    if (n_shards := train // settings.shard_tokens) > MANY_SHARDS:
+    if settings.has_shards and (n_shards := train // settings.shard_tokens) > MANY_SHARDS:
         lines.append(f"warning: --shard-tokens {settings.shard_tokens:,} makes about {n_shards:,} files")
     if advice := larger_ratio(train + val, val, settings, sampled.has_documents):
         ratio = f"{advice:.2g}"

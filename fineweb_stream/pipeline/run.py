@@ -44,6 +44,9 @@ from .worker import Encoded, encode_block, forget_encoders, get_encoder, in_part
 if TYPE_CHECKING:
     from .job import Job
 
+MAX_REREAD_BYTES = 1 << 30
+"""How much of what is written is read again when the disk is full, to save the last seconds of work, too."""
+
 COMMIT_SECONDS = 5.0
 """How often the state is committed: about this much work is repeated at most after an interruption."""
 
@@ -66,6 +69,7 @@ class Run:
         self._cluster: Workers | None = None
         self._n_saved = self._state.n_tokens
         self._is_resumed = self._n_saved > 0
+        self._has_encoded = False  # in this process
         self._is_whole = True  # False while the state and the files disagree: no commit then
         self._is_full = False  # --max-tokens are reached
         self._before: State | None = None  # the state before the last block, until that is committed
@@ -133,7 +137,8 @@ class Run:
         total = sum(source.input.size for source in self._sources)
         progress = Progress(state, total, self._fetcher, self._quiet)
         blocks = progress.timed(self._blocks or self._iter_blocks())
-        with closing(self._open_writer()) as writer, closing(ChangeLog(self._folder, state)) as changes:
+        self._has_encoded = True
+        with closing(self._open_writer(cancel.check)) as writer, closing(ChangeLog(self._folder, state)) as changes:
 
             def tick() -> None:
                 cancel.check()
@@ -183,9 +188,9 @@ class Run:
         n_bytes = plan.window_bytes - (plan.window_bytes // TEXT_COST if is_ahead else 0)
         return Window(lambda: self._watch.max_blocks(plan.n_workers), n_bytes)
 
-    def _open_writer(self) -> ShardWriter:
-        settings, layout = self._settings, self._record.written_layout
-        return ShardWriter(self._folder, settings.shard_tokens, self._state, layout, settings.least_tokens)
+    def _open_writer(self, check: files.Check = lambda: None) -> ShardWriter:
+        record, least = self._record, self._settings.least_tokens
+        return ShardWriter(self._folder, record.written_tokens, self._state, record.written_layout, least, check)
 
     def _absorb(self, block: Block, encoded: Encoded, writer: ShardWriter, changes: ChangeLog) -> bool:
         """Write a block's ids to their splits and advance the state; return whether a shard was completed."""
@@ -270,8 +275,11 @@ class Run:
         writer.give_names()
 
     def _cut_back(self, writer: ShardWriter, changes: ChangeLog) -> None:
-        """Cut the last block off again, in the middle of which the disk got full, and save everything before it."""
-        if not self._before:
+        """Cut the last block off again, in the middle of which the disk got full, and save everything before it.
+
+        To hash what stays, all of it is read: if that is much, what was committed some seconds ago is enough.
+        """
+        if not self._before or (self._n_saved and writer.n_open_bytes > MAX_REREAD_BYTES):
             return
         with contextlib.suppress(PrepareError):  # the original error is the one to report
             writer.sync()  # raises if an fsync has failed: what was written may be lost
@@ -324,6 +332,7 @@ class Run:
         state = self._state
         self._record.clear_parts()
         is_hashed = merge(self._record, self._write_record, self._cancel.check)
+        is_hashed = is_hashed or (self._has_encoded and len(state.shard_sha256) == 1)  # while it was written
         add_meta(self._record, self._settings.tokenizer, self._write_record)
         self._cancel.check()
         give_names(self._record, self._cancel.check, self._is_resumed, is_hashed)

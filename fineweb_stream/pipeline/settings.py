@@ -207,8 +207,14 @@ class Settings:
         """How many end-of-text ids a document has."""
         return 2 if self.eot == "both" else 1
 
+    @property
+    def has_shards(self) -> bool:
+        """Whether train is written in shards: they stay, or are shuffled. Else it is written as one file at once."""
+        return self.keep_shards or self.shuffle
+
     def fixed(self) -> dict[str, Any]:
         """Return the settings that are compared when a run is resumed: a changed one would change the result."""
         free = ("errors", "engine", "max_tokens", "skip_bad", "fit", "tokenizer")
         fixed = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in free}
+        fixed["shard_tokens"] = self.shard_tokens if self.has_shards else None
         return fixed | settings_of(self.tokenizer)

@@ -40,8 +40,8 @@ def open_tokens(
     Several shards are `Tokens`, which is indexed and sliced like one array and refuses all other operations.
 
     In a folder, `split="val"` opens `val.bin`; `split="train"` opens `train.bin`, or else all `train_shard_NNNN.bin` in
-    order, so that training can start before they are merged; or the files of another layout, including `rest.bin`. For
-    a file, `split` is ignored. Headers of llm.c and NumPy are recognized by content, not by file name.
+    order (with `--keep-shards`, training can start before they are merged); or the files of another layout, including
+    `rest.bin`. For a file, `split` is ignored. Headers of llm.c and NumPy are recognized by content, not by file name.
 
     Raises `InputError` for a file that is missing, unfinished, empty, truncated or not a token file (text, say), and
     for a missing shard.
