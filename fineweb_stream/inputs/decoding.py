@@ -9,13 +9,13 @@ import numpy as np
 
 from ..support.errors import RecordError
 from ..support.model import Change, Changes
+from ..tokenizer.batch import beyond_ascii
 
 BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _ASCII = re.compile(rb"[\x00-\x7f]")
 ZEROS = bytes(4096)  # more zero bytes in a row than text has
 NOT_WHOLE = "is the file still being downloaded? Wait until it is complete"
-_HIGH_BITS = np.uint64(0x8080808080808080)
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
 _NOT_UTF8 = (
@@ -25,18 +25,15 @@ _NOT_UTF8 = (
 
 
 def is_utf8(data: bytes) -> bool:
-    """Tell whether bytes are UTF-8; mostly by NumPy, outside the GIL, and without a `str` of all of them.
+    """Tell whether bytes are UTF-8, mostly outside the GIL, and without a `str` of all of them.
 
     >>> is_utf8("naïve".encode()), is_utf8(b"na\\xefve"), is_utf8(b"na\\xc3"), is_utf8(b"\\xc3a\\xaf")
     (True, False, False, False)
     """
     if data.isascii():
         return True
-    words = np.frombuffer(data, np.uint64, len(data) // 8)
-    is_kept = (words & _HIGH_BITS) != 0
-    is_kept[1:] |= is_kept[:-1]  # and the word after each run of such words, which keeps runs apart
     try:
-        (words[is_kept].tobytes() + data[8 * len(words) :]).decode("utf-8")
+        beyond_ascii(data).decode("utf-8")
     except UnicodeDecodeError:
         return False
     return True

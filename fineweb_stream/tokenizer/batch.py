@@ -11,6 +11,8 @@ import numpy as np
 
 from .ids import Ends
 
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
 
 def join_texts(texts: Sequence[str]) -> tuple[bytes, Ends]:
     """Return texts as one UTF-8 buffer, and the end offset of each; lone surrogates become U+FFFD.
@@ -36,6 +38,20 @@ def join_bytes(documents: Sequence[bytes]) -> tuple[bytes, Ends]:
     """Return documents as one buffer, and the end offset of each: int64, shape (len(documents),)."""
     lengths = np.fromiter(map(len, documents), np.int64, len(documents))
     return b"".join(documents), np.cumsum(lengths)
+
+
+def beyond_ascii(data: bytes | memoryview) -> bytes:
+    """Return the parts of some text that have more than ASCII; mostly by NumPy, outside the GIL.
+
+    >>> beyond_ascii(b"seven words of ASCII, then na\\xc3\\xafve, then seven more words of it")
+    b'en na\\xc3\\xafve, then  of it'
+
+    They are words of 8 bytes, with the word after each run of them, which keeps runs apart; and the last few bytes.
+    """
+    words = np.frombuffer(data, np.uint64, len(data) // 8)
+    is_kept = (words & _HIGH_BITS) != 0
+    is_kept[1:] |= is_kept[:-1]
+    return words[np.flatnonzero(is_kept)].tobytes() + bytes(data[8 * len(words) :])
 
 
 def with_separator(data: bytes | memoryview, ends: Ends, separator: bytes) -> bytes:

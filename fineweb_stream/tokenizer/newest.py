@@ -12,6 +12,8 @@ import unicodedata
 import numpy as np
 import numpy.typing as npt
 
+from .batch import beyond_ascii
+
 # The letters, digits and marks that Unicode 17 added, whichever tables this Python has.
 _UNICODE_17 = (
     (0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4),
@@ -37,7 +39,7 @@ def has_newest(data: bytes | memoryview) -> bool:
     >>> has_newest("naïve 日本語 👍".encode()), has_newest("\\u088f".encode()), has_newest("\\U0003fffd".encode())
     (False, True, True)
     """
-    found = _code_points(np.frombuffer(data, np.uint8))
+    found = _code_points(np.frombuffer(beyond_ascii(data), np.uint8))
     if not len(found):
         return False
     kinds = _kinds[found]
