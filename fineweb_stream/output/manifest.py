@@ -309,7 +309,7 @@ def _read_manifest(path: Path) -> Record | None:
 
 def _record_of(path: Path, content: dict[str, Any]) -> Record:
     """Return the record that a manifest describes, with its initial state."""
-    _check_sum(content)
+    check(content.pop("checksum") == _checksum(content), _WRONG_CHECKSUM)
     run = content["run"]
     check(re.fullmatch(r"[0-9a-f]{12}", run) is not None, "run")
     inputs, settings, names, about = _check_manifest(content)
@@ -379,11 +379,6 @@ def _check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any
         raise TypeError("names")
     about = {name: content[name] for name, kind in _ABOUT.items() if isinstance(content.get(name), kind)}
     return inputs, settings, names, about
-
-
-def _check_sum(content: dict[str, Any]) -> None:
-    """Remove the checksum from a record's content. Raises `ValueError` if it is wrong."""
-    check(content.pop("checksum") == _checksum(content), _WRONG_CHECKSUM)
 
 
 def _checksum(content: dict[str, Any]) -> int:
