@@ -69,12 +69,11 @@ def disk_needed(found: Sampled, settings: Settings, state: State) -> int:
     """
     layout, n_tokens = settings.file_layout, sum(found.splits(settings))
     once = n_tokens * layout.id_bytes + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
-    twice = once if layout.is_merged and settings.keep_shards else 0
+    is_copied = layout.is_merged and settings.keep_shards
+    is_to_shuffle = settings.shuffle and state.status != MERGING
+    twice = once if is_copied or is_to_shuffle else 0
     n_there = state.n_tokens - state.base_shards * settings.shard_tokens
-    if settings.shuffle:
-        is_one_file = layout.is_merged and not settings.keep_shards
-        twice = 0 if state.status == MERGING and (is_one_file or not layout.is_merged) else once
-        n_there += sum(state.shuffle.get(name, 0) for name in ("train_tokens", "val_tokens"))
+    n_there += state.shuffle.get("train_tokens", 0) + state.shuffle.get("val_tokens", 0)
     if state.status == DONE and found.splits(settings)[0] > state.train_tokens:
         n_there = 0
     return max(once + twice - n_there * layout.id_bytes, 0)
