@@ -1,7 +1,9 @@
-"""Merge shards into `train.bin`, deleting each once its copy is durable: at most one shard is on disk twice.
+"""Make the outputs of what a run has written, and give them their final names.
 
-In a layout whose shards are the result, they are only compared with the record. The `train.bin` of a finished run that
-is extended stays as it is until the new one replaces it atomically.
+Shards that stay beside `train.bin` are copied into it; if they are the result, they are only compared with the record.
+Otherwise train was written as `train.bin`. An earlier version wrote shards then, too: its runs are continued, and each
+shard is deleted once its copy is durable. The `train.bin` of a finished run that is extended stays as it is until the
+new one replaces it atomically.
 """
 
 from __future__ import annotations
