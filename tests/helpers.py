@@ -17,6 +17,7 @@ import tiktoken
 
 from fineweb_stream import Result, prepare
 from fineweb_stream.inputs.blocks import Batch
+from fineweb_stream.output.layouts import NANOGPT
 from fineweb_stream.pipeline import job
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
@@ -26,6 +27,11 @@ def read_ids(path: Path) -> list[int]:
     if path.stat().st_size == 0:
         return []
     return np.memmap(path, dtype=np.uint16, mode="r").tolist()  # type: ignore[no-any-return]
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """The path of one of nanoGPT's shards."""
+    return folder / NANOGPT.shard_name(number)
 
 
 def both_splits(folder: Path) -> list[int]:

@@ -19,7 +19,6 @@ from fineweb_stream import cli, open_documents, open_tokens, prepare
 from fineweb_stream.output.index import END_DTYPE, index_path
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.units import counted
 from fineweb_stream.token_files import commands, documents
@@ -27,7 +26,7 @@ from fineweb_stream.token_files.documents import write_index
 from fineweb_stream.token_files.open import find_paths
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
-from .helpers import split_at_eot, write_jsonl
+from .helpers import shard_path, split_at_eot, write_jsonl
 from .test_resume import DOCS, prepare_some
 
 

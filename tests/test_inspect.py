@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 from fineweb_stream import open_tokens, prepare
 from fineweb_stream.output.index import index_path
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files import commands, joined
 from fineweb_stream.token_files.commands import main
@@ -35,7 +34,7 @@ from fineweb_stream.token_files.summary import Summary, decode, summarize
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .conftest import ROOT
-from .helpers import write_jsonl
+from .helpers import shard_path, write_jsonl
 from .strategies import documents
 from .test_resume import DOCS, prepare_some
 

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fineweb_stream import batches, open_tokens
-from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files.loader import shuffled
+
+from .helpers import shard_path
 
 SHAPES = st.fixed_dictionaries({"block_size": st.integers(1, 9), "batch_size": st.integers(1, 7)})
 

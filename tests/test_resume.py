@@ -22,7 +22,6 @@ from fineweb_stream.inputs.blocks import Source
 from fineweb_stream.inputs.storage import InputFile, check_unchanged, open_input
 from fineweb_stream.output import files, shards
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.output.shards import shard_path
 from fineweb_stream.pipeline import fetch, run, samples
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.remote.network import Network
@@ -30,7 +29,7 @@ from fineweb_stream.support.errors import DiskError, InputError, Interrupted, Pr
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer import encoder
 
-from .helpers import in_blocks, outputs, prepare_in_blocks, write_jsonl
+from .helpers import in_blocks, outputs, prepare_in_blocks, shard_path, write_jsonl
 from .test_contracts import FORMATS, write_documents
 
 pytestmark = pytest.mark.usefixtures("no_estimate", "no_hash_threads")

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fineweb_stream import open_documents, prepare
-from fineweb_stream.output.shards import shard_path
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.token_files.commands import main
 from fineweb_stream.token_files.joined import Tokens
 from fineweb_stream.token_files.open import find_paths, open_tokens
 from fineweb_stream.tokenizer.ids import Ids
+
+from .helpers import shard_path
 
 
 def write_shards(folder: Path, lengths: Sequence[int]) -> Ids:

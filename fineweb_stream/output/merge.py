@@ -16,7 +16,7 @@ from . import files
 from .files import Check
 from .manifest import Record
 from .own import CHANGES_NAME, META_NAME, TRAIN_NAME, check_own, looks_own
-from .shards import give_name, shard_path
+from .shards import give_name
 from .state import ENCODING
 
 
@@ -30,9 +30,9 @@ def merge(record: Record, commit: Check, check: Check) -> bool:
     """
     folder, state, layout = record.folder, record.state, record.layout
     is_hashed = False
-    if not record.keeps_shards:  # a power loss may have kept the last one; number 0 becomes the beginning of train.bin
+    if not record.keeps_shards:  # a power loss may have kept the last one; number 0 became the beginning of train.bin
         for number in range(max(state.base_shards, 1), state.merged_shards):
-            files.remove(shard_path(folder, number))
+            files.remove(folder / layout.shard_name(number))
     val = state.outputs[layout.val_name]
     if "bytes" not in val:  # else interrupted while final names were given
         lengths = state.shard_lengths(record.shard_tokens)
@@ -58,8 +58,7 @@ def check_shards(record: Record) -> None:
     """Raise `DamagedError` if a complete shard of an interrupted run is gone: only the merge would notice it."""
     state, layout = record.state, record.written_layout
     for number in range(state.base_shards, len(state.shard_sha256) if state.status == ENCODING else 0):
-        path = shard_path(record.folder, number, layout)
-        _check_size(path, state.run, layout.n_bytes(record.written_tokens))
+        _check_size(record.folder / layout.shard_name(number), state.run, layout.n_bytes(record.written_tokens))
 
 
 def give_names(record: Record, check: Check, is_resumed: bool, is_hashed: bool) -> None:
@@ -90,13 +89,13 @@ def give_names(record: Record, check: Check, is_resumed: bool, is_hashed: bool) 
 def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tuple[str, str]:
     """Merge shards of these sizes (bytes) as `merge` says; return SHA-256 and first bytes of all (hexadecimal)."""
     folder, state, keep_shards = record.folder, record.state, record.keeps_shards
-    target = folder / TRAIN_NAME
-    if not keep_shards and not state.base_shards:  # the first shard becomes the beginning of train.bin
+    target, shards = folder / TRAIN_NAME, [folder / record.layout.shard_name(number) for number in range(len(sizes))]
+    if not keep_shards and not state.base_shards:  # the first shard is, or becomes, the beginning of train.bin
         if state.merged_shards == 0:
             state.merged_shards = 1
             commit()
-        if state.merged_shards == 1 and shard_path(folder, 0).exists():
-            files.replace(shard_path(folder, 0), files.part_path(target, state.run))
+        if state.merged_shards == 1 and shards[0].exists():
+            files.replace(shards[0], files.part_path(target, state.run))
         if len(sizes) == 1:
             return state.shard_sha256[0], state.shard_heads[0]
     n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
@@ -116,9 +115,9 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
         if state.base_shards > state.merged_shards:
             add(target, 0, state.base_shards)
         for number in range(state.merged_shards, len(sizes)):
-            add(shard_path(folder, number), number, number + 1)
+            add(shards[number], number, number + 1)
             if not keep_shards:
-                files.remove(shard_path(folder, number))
+                files.remove(shards[number])
         return part.sha256, part.head
 
 

@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING
 
 from ..support.errors import InputError
 from . import files
-from .layouts import NANOGPT, Layout
+from .layouts import Layout
 from .own import TRAIN_NAME, check_own
 from .state import State
 
 if TYPE_CHECKING:
     from ..tokenizer.ids import Ids
-
-
-def shard_path(folder: Path, number: int, layout: Layout = NANOGPT) -> Path:
-    """Return the path of a shard under its final name."""
-    return folder / layout.shard_name(number)
 
 
 def written_name(number: int, shard_tokens: int, layout: Layout) -> str:

@@ -15,7 +15,6 @@ import numpy as np
 from ..output.layouts import LAYOUTS
 from ..output.manifest import read_record
 from ..output.own import TRAIN_NAME
-from ..output.shards import shard_path
 from ..output.state import DONE
 from ..support.errors import InputError, PrepareError
 from ..support.shell import program, quoted
@@ -85,7 +84,7 @@ def _find_shards(folder: Path) -> list[Path]:
     missing = min(set(range(len(numbers) + 1)) - numbers)
     if missing < len(numbers):
         raise InputError(
-            f"{shard_path(folder, missing, layout)}: this shard is missing, and later ones are there",
+            f"{folder / layout.shard_name(missing)}: this shard is missing, and later ones are there",
             f"copy it there too; or, if a run was stopped while it merged, let the same command finish {TRAIN_NAME}",
         )
     rest = [layout.rest_name] if layout.rest_name in names else []
