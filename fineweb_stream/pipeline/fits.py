@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..output.layouts import LAYOUTS, LLMC, Layout
+from ..output.layouts import LLMC, Layout
 from ..output.manifest import Record
 from ..output.own import TRAIN_NAME, is_output
 from ..support.errors import InputError
@@ -45,7 +45,7 @@ def check_fit(
 
     Raises `InputError` instead if `--for` was given.
     """
-    layout, least = LAYOUTS[settings.layout], settings.least_tokens
+    layout, least = settings.file_layout, settings.least_tokens
     problems = []
     is_named = larger_ratio(train + val, val, settings, has_documents) is not None
     if val * (1 + spread) < least and (settings.fit or not is_named):
@@ -60,11 +60,9 @@ def check_fit(
     if problems and settings.fit:
         raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
     notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
-    return notes + (
-        _modded_notes(train, int(val * (1 + spread)), settings, has_documents)
-        if layout.reader == LLMC.reader and settings.file_layout.id_bytes == LLMC.id_bytes
-        else []
-    )
+    if layout.reader == LLMC.reader and layout.id_bytes == LLMC.id_bytes:
+        notes += _modded_notes(train, int(val * (1 + spread)), settings, has_documents)
+    return notes
 
 
 def fit_warnings(record: Record, settings: Settings) -> Iterator[str]:
@@ -119,7 +117,7 @@ def _modded_notes(train: int, val: int, settings: Settings, has_documents: bool)
 
 
 def _need(settings: Settings) -> str:
-    return f"{LAYOUTS[settings.layout].reader} needs {settings.least_tokens:,} or more (--for {settings.batch})"
+    return f"{settings.file_layout.reader} needs {settings.least_tokens:,} or more (--for {settings.batch})"
 
 
 def _train_advice(least: int, settings: Settings) -> str:
