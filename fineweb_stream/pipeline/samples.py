@@ -74,32 +74,28 @@ def sample(
 
     With `is_strict`, raises `InputError` for input that cannot be used, as the run itself would.
     """
-    parts = [part for part in (sources[:n_val], sources[n_val:]) if part]
-    samples = [
-        _Sample(part, N_REMOTE_SAMPLES if any(s.input.is_remote for s in sources) else N_SAMPLES, is_strict)
-        for part in parts
-    ]
+    n_samples = N_REMOTE_SAMPLES if any(source.input.is_remote for source in sources) else N_SAMPLES
+    groups = [_Group(part, n_samples, is_strict) for part in (sources[:n_val], sources[n_val:]) if part]
     encode = functools.partial(encode_block, engine=engine, cancel=cancel, is_checked=False, tokenizer=tokenizer)
-    for sample in samples:
-        sample.encode(encode, is_strict)
-    if not all(sample.n_tokens for sample in samples):
+    for group in groups:
+        group.encode(encode)
+    if not all(group.n_tokens for group in groups):
         return None
-    ratios = [ratio for sample in samples for ratio in sample.ratios]
-    unseen = sum(sample.unseen_bytes for sample in samples) / max(sum(source.input.size for source in sources), 1)
-    rates = [rate for sample in samples for rate in sample.rates]
-    is_whole = all(sample.is_whole() for sample in samples)
-    spread = 0.0 if is_whole else _half_interval(ratios) + 2 * unseen
-    n_tokens = [sample.expected_tokens() for sample in samples]
+    ratios = [ratio for group in groups for ratio in group.ratios]
+    unseen = sum(group.unseen_bytes for group in groups) / max(sum(source.input.size for source in sources), 1)
+    rates = [rate for group in groups for rate in group.rates]
+    is_whole = all(group.is_whole() for group in groups)
+    n_tokens = [group.expected_tokens() for group in groups]
     return Sampled(
-        sum(n_tokens),
-        sum(sample.n_text for sample in samples) / sum(sample.n_tokens for sample in samples),
-        spread,
-        sorted(rates)[len(rates) // 2],
-        bool(sources[0].unit),
-        not is_whole and any(sample.is_rough() for sample in samples),
-        n_tokens[0] if n_val else None,
-        sum(sample.expected_documents() for sample in samples),
-        any(sample.has_eot_in_text for sample in samples),
+        n_tokens=sum(n_tokens),
+        bytes_per_token=sum(group.n_text for group in groups) / sum(group.n_tokens for group in groups),
+        spread=0.0 if is_whole else _half_interval(ratios) + 2 * unseen,
+        bytes_per_second=sorted(rates)[len(rates) // 2],
+        has_documents=bool(sources[0].unit),
+        is_rough=not is_whole and any(group.is_rough() for group in groups),
+        val_tokens=n_tokens[0] if n_val else None,
+        n_documents=sum(group.expected_documents() for group in groups),
+        has_eot_in_text=any(group.has_eot_in_text for group in groups),
     )
 
 
@@ -121,11 +117,12 @@ def _unseen_bytes(source: Source, blocks: list[Block], n: int) -> float:
     return size * (1 - len(seen) / n)
 
 
-class _Sample:
-    """Samples of some sources, and the estimates derived from them."""
+class _Group:
+    """Sources, samples of them, and the estimates derived from these."""
 
     def __init__(self, sources: Sequence[Source], n_samples: int, is_strict: bool) -> None:
         self._sources = sources
+        self._is_strict = is_strict
         self._chosen = [s for s in spread(sources, n_samples) if not s.input.is_stream or s.input.compression]
         self._n_each = n_each = max(n_samples // max(len(self._chosen), 1), 1)
         take = functools.partial(_take_samples, n=n_each, is_strict=is_strict)  # the engine is still loading
@@ -138,7 +135,7 @@ class _Sample:
         self.has_eot_in_text = False
         self._size = self._text_bytes = self._expected = self._documents = 0.0
 
-    def encode(self, encode: Callable[[Block], Encoded | None], is_strict: bool) -> None:
+    def encode(self, encode: Callable[[Block], Encoded | None]) -> None:
         """Encode the samples. Raises `InputError` as `sample` does."""
         for source, blocks in zip(self._chosen, self._samples, strict=True):
             tokens = n_bytes = documents = 0
@@ -147,9 +144,9 @@ class _Sample:
             self.unseen_bytes += _unseen_bytes(source, blocks, self._n_each)
             for block in blocks:
                 if not self.rates:  # the very first call is slow, so it is not timed
-                    _encode_sample(block, encode, is_strict)
+                    _encode_sample(block, encode, self._is_strict)
                 start = time.perf_counter()
-                encoded = _encode_sample(block, encode, is_strict)
+                encoded = _encode_sample(block, encode, self._is_strict)
                 if encoded is None:
                     continue
                 self.rates.append(block.n_bytes / (time.perf_counter() - start))
@@ -161,7 +158,7 @@ class _Sample:
             if n_bytes:
                 self.n_text, self.n_tokens = self.n_text + n_bytes, self.n_tokens + tokens
                 is_packed = source.input.compression
-                text_bytes = (unpacked_bytes(source, is_strict) or n_bytes) if is_packed else source.text_bytes()
+                text_bytes = (unpacked_bytes(source, self._is_strict) or n_bytes) if is_packed else source.text_bytes()
                 self._size += source.input.size
                 self._text_bytes += text_bytes
                 self._expected += text_bytes * tokens / n_bytes
