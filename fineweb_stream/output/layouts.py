@@ -137,28 +137,28 @@ def _npy_header(n_tokens: int, id_bytes: int) -> bytes:
 
 
 NANOGPT = Layout(
-    "nanogpt",
-    ".bin",
-    0,
-    _no_header,
-    sys.maxsize,
-    True,
-    "python train.py --dataset={name}",
-    "nanoGPT",
-    Fit(12, 1024),
-    500_000_000,
+    name="nanogpt",
+    suffix=".bin",
+    header_bytes=0,
+    header=_no_header,
+    max_tokens=sys.maxsize,
+    is_merged=True,
+    usage="python train.py --dataset={name}",
+    reader="nanoGPT",
+    default_batch=Fit(12, 1024),
+    shard_tokens=500_000_000,
 )
 LLMC = Layout(
-    "llmc",
-    ".bin",
-    _LLMC_HEADER.size,
-    _llmc_header,
-    (2**31 - 1 - _LLMC_HEADER.size) // 2,  # llm.c keeps file offsets in a C int
-    False,
-    "./train_gpt2cu -i {train} -j {val}",
-    "llm.c",
-    Fit(4, 1024),
-    100_000_000,
+    name="llmc",
+    suffix=".bin",
+    header_bytes=_LLMC_HEADER.size,
+    header=_llmc_header,
+    max_tokens=(2**31 - 1 - _LLMC_HEADER.size) // 2,  # llm.c keeps file offsets in a C int
+    is_merged=False,
+    usage="./train_gpt2cu -i {train} -j {val}",
+    reader="llm.c",
+    default_batch=Fit(4, 1024),
+    shard_tokens=100_000_000,
 )
 FINEWEB = replace(
     LLMC,
@@ -170,16 +170,16 @@ FINEWEB = replace(
 """The names that llm.c's `fineweb.py` gives to its files, and that modded-nanogpt looks for."""
 
 NPY = Layout(
-    "npy",
-    ".npy",
-    _NPY_HEADER_BYTES,
-    _npy_header,
-    sys.maxsize,
-    False,
-    "data_root = {folder!r}",
-    "build-nanogpt",
-    Fit(64, 1024),
-    100_000_000,
+    name="npy",
+    suffix=".npy",
+    header_bytes=_NPY_HEADER_BYTES,
+    header=_npy_header,
+    max_tokens=sys.maxsize,
+    is_merged=False,
+    usage="data_root = {folder!r}",
+    reader="build-nanogpt",
+    default_batch=Fit(64, 1024),
+    shard_tokens=100_000_000,
 )
 
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY, FINEWEB)}

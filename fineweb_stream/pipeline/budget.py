@@ -36,7 +36,6 @@ WINDOW_BYTES_PER_WORKER = 12 << 20
 CONNECTION_BYTES, LEAST_CONNECTION_BYTES = 4 << 20, 1 << 20
 """How much each connection fetches ahead, and the least that it needs; with less room there are fewer connections."""
 
-
 UNPACKED_BYTES = 24 * MB
 """Memory for decompression besides the window: a piece of a file may expand to 5 MB, which are copied."""
 
@@ -61,9 +60,9 @@ class MemoryPlan(NamedTuple):
     cluster_window_bytes: int
     is_local: bool
     line: str
-    n_connections: int = 0
-    fetch_bytes: int = 0
-    max_window_bytes: int = 0
+    n_connections: int
+    fetch_bytes: int
+    max_window_bytes: int
 
 
 def plan_memory(
@@ -117,19 +116,18 @@ def plan_memory(
         line += f"; {counted(n_fitting, 'connection')}, up to {fetch_bytes / MB:,.0f} MB fetched ahead"
         line += _of(n_connections) if n_fitting < n_connections else ""
     text_cost = WHOLE_TEXT_COST if tokenizer.cuts.find is None else TEXT_COST
-    max_document_bytes, cluster_window_bytes = (spare + each) // text_cost, (budget - base) // 4
     return MemoryPlan(
-        candidate,
-        fitting,
-        window,
-        max_document_bytes,
-        cluster_window_bytes,
-        is_local,
-        f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available ({limit.name});"
-        f" {line}",
-        n_fitting,
-        fetch_bytes,
-        max(window_bytes, spare // 8),
+        engine=candidate,
+        n_workers=fitting,
+        window_bytes=window,
+        max_document_bytes=(spare + each) // text_cost,
+        cluster_window_bytes=(budget - base) // 4,
+        is_local=is_local,
+        line=f"memory: budget {guard.budget_bytes / MB:,.0f} MB of {limit.available / MB:,.0f} MB available"
+        f" ({limit.name}); {line}",
+        n_connections=n_fitting,
+        fetch_bytes=fetch_bytes,
+        max_window_bytes=max(window_bytes, spare // 8),
     )
 
 

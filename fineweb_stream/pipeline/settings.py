@@ -173,13 +173,13 @@ class Settings:
     def read_options(self, plan: MemoryPlan) -> ReadOptions:
         """Return the options that sources need, with the memory plan's limits."""
         return ReadOptions(
-            self.text_column,
-            None if self.separator is None else self.separator.encode(),
-            self.errors,
-            self.skip_bad,
-            plan.max_document_bytes,
-            self.tokenizer.cuts.name,
-            plan.max_window_bytes,
+            text_column=self.text_column,
+            separator=None if self.separator is None else self.separator.encode(),
+            errors=self.errors,
+            skip_bad=self.skip_bad,
+            max_document_bytes=plan.max_document_bytes,
+            cuts=self.tokenizer.cuts.name,
+            max_window_bytes=plan.max_window_bytes,
         )
 
     @property
