@@ -85,9 +85,10 @@ def plan_memory(
     """
     budget, limit = int(guard.budget_bytes * HIGH_SHARE), guard.limits[0]
     candidates, advice = _engines(engine, tokenizer)
-    window_bytes = file_window if file_window <= budget // 2 else 0  # a larger one is refused when it is read
+    if file_window > budget // 2:  # it is refused when it is read
+        file_window = 0
     for candidate in candidates:
-        base, each = _costs(candidate, formats, tokenizer, window_bytes)
+        base, each = _costs(candidate, formats, tokenizer, file_window)
         fitting = min((budget - base) // each, n_workers)
         if fitting >= 1:
             break
@@ -102,7 +103,7 @@ def plan_memory(
     fetch_bytes = max(min(n_connections * CONNECTION_BYTES, spare // 3), 0)
     n_fitting = min(n_connections, max(fetch_bytes // LEAST_CONNECTION_BYTES, 1))
     spare -= fetch_bytes
-    window = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
+    window_bytes = fitting * min(max(spare // fitting // TEXT_COST, 3 << 20), WINDOW_BYTES_PER_WORKER)
     if is_local:
         line = f"{counted(fitting, 'worker')} with {candidate}, about {(base + fitting * each) / MB:,.0f} MB"
     else:
@@ -119,7 +120,7 @@ def plan_memory(
     return MemoryPlan(
         engine=candidate,
         n_workers=fitting,
-        window_bytes=window,
+        window_bytes=window_bytes,
         max_document_bytes=(spare + each) // text_cost,
         cluster_window_bytes=(budget - base) // 4,
         is_local=is_local,
@@ -127,7 +128,7 @@ def plan_memory(
         f" ({limit.name}); {line}",
         n_connections=n_fitting,
         fetch_bytes=fetch_bytes,
-        max_window_bytes=max(window_bytes, spare // 8),
+        max_window_bytes=max(file_window, spare // 8),
     )
 
 
@@ -140,11 +141,11 @@ def _engines(engine: str, tokenizer: Tokenizer) -> tuple[list[str], str]:
     return list(dict.fromkeys((tokenizer.fastest_engine, tokenizer.reference))), advice
 
 
-def _costs(engine: str, formats: Collection[str], tokenizer: Tokenizer, window_bytes: int) -> tuple[int, int]:
+def _costs(engine: str, formats: Collection[str], tokenizer: Tokenizer, file_window: int) -> tuple[int, int]:
     """Return the memory of a run without its workers, and that of each worker (bytes)."""
     has_arrow = "parquet" in formats or ("jsonl" in formats and engine == "gigatoken" and is_arrow_there())
     vocabulary = max(tokenizer.n_ids - GPT2.n_ids, 0) * ID_BYTES_HELD
-    unpacking = window_bytes + UNPACKED_BYTES if window_bytes else 0
+    unpacking = file_window + UNPACKED_BYTES if file_window else 0
     base = BASE_BYTES[engine] + vocabulary + unpacking + has_arrow * ARROW_BASE_BYTES
     return base, WORKER_BYTES[engine] + has_arrow * ARROW_WORKER_BYTES
 
