@@ -251,13 +251,14 @@ class Run:
 
     def _split(self, block: Block, encoded: Encoded, room: int) -> Split:
         settings, state = self._settings, self._state
+        ids, ends = place_eot(encoded.ids, encoded.ends, settings.eot)
         if settings.val_files:
-            ids, ends = place_eot(encoded.ids, encoded.ends, settings.eot)
             return split_whole(ids, len(ends), block.source.number < settings.val_files)
         if not block.source.unit:
-            return split_text(encoded.ids, block.split, state.val_tokens, settings.val_tokens)
+            return split_text(ids, block.split, state.val_tokens, settings.val_tokens)
         return split_documents(
-            *place_eot(encoded.ids, encoded.ends, settings.eot),
+            ids,
+            ends,
             state.n_documents,
             state.val_tokens,
             ratio=settings.val_ratio,
