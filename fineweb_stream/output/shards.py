@@ -49,13 +49,7 @@ class ShardWriter:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        shard_tokens: int,
-        state: State,
-        layout: Layout,
-        least_tokens: int,
-        check: files.Check = lambda: None,
+        self, folder: Path, shard_tokens: int, state: State, layout: Layout, least_tokens: int, check: files.Check
     ) -> None:
         self._folder = folder
         self._least_tokens = least_tokens
