@@ -25,6 +25,7 @@ from ..support.errors import (
 )
 from ..support.model import Input
 from .schedule import WorkerError
+from .worker import range_of
 
 
 def explain(
@@ -58,8 +59,7 @@ def explain(
         return cause
     if no_memory := _no_memory(cause, f"{source.input.shown}, from {error.block.start:,}: "):
         return no_memory
-    unit = "rows" if source.unit == "row" else "bytes"
-    return _unexpected(cause, source.input, f"{unit} {error.block.start:,} to {error.block.stop:,}", folder)
+    return _unexpected(cause, source.input, range_of(error.block), folder)
 
 
 def _no_memory(error: BaseException, place: str = "") -> MemoryLimitError | None:

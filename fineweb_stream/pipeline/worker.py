@@ -131,13 +131,18 @@ def locate_error(block: Block, error: RecordError) -> InputError:
     return InputError(f"{place}: {error.message}", error.hint)
 
 
+def range_of(block: Block) -> str:
+    """Return which part of its input a block is, for messages."""
+    unit = "rows" if block.source.unit == "row" else "bytes"
+    return f"{unit} {block.start:,} to {block.stop:,}"
+
+
 def _encode(block: Block, batch: Batch, encoder: Encoder, check_bytes: int, cancel: Cancel) -> tuple[Ids, Ends]:
     try:
         return encoder.encode_utf8(batch.data, batch.ends, check_bytes=check_bytes, cancel=cancel)
     except EngineError as error:
-        unit = "rows" if block.source.unit == "row" else "bytes"
-        place = f"{block.source.input.shown}, {unit} {block.start:,} to {block.stop:,}"
-        raise EngineError(f"{place}: {error.message}", error.hint) from error
+        message = f"{block.source.input.shown}, {range_of(block)}: {error.message}"
+        raise EngineError(message, error.hint) from error
 
 
 def _count_eot(data: bytes | memoryview) -> int:
