@@ -19,6 +19,7 @@ from fineweb_stream import Estimate, InputError, estimate, iter_ids, prepare
 from fineweb_stream.output import files
 from fineweb_stream.pipeline import samples
 from fineweb_stream.pipeline.job import find_inputs, make_sources
+from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.support.model import ReadOptions
 
 from .helpers import prepare_in_blocks, write_jsonl, write_parquet
@@ -228,6 +229,17 @@ def test_a_disk_too_small_is_no_error(tmp_path: Path, monkeypatch: pytest.Monkey
     for dry_run in (True, False):
         with pytest.raises(fineweb_stream.DiskError, match=r"will be needed there at the peak, 1\.0 kB are free"):
             prepare(path, tmp_path / "out", engine="tiktoken", dry_run=dry_run, quiet=True)
+
+
+def test_disk_for_what_an_earlier_version_wrote_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a run is extended with any `shard_tokens`, which no longer matter: nor do they for the disk it needs."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Settings, "has_shards", True)
+        prepare_in_blocks(2000, path, out, engine="tiktoken", shard_tokens=1000, max_tokens=6000)
+    prepare(path, out, quiet=True, engine="tiktoken", shard_tokens=10**15)
+    prepare(path, tmp_path / "expected", quiet=True, engine="tiktoken")
+    assert (out / "train.bin").read_bytes() == (tmp_path / "expected" / "train.bin").read_bytes()
 
 
 def test_row_groups_of_one_short_row(tmp_path: Path) -> None:

@@ -108,6 +108,11 @@ class Record:
         return int(self.settings["shard_tokens"] or sys.maxsize)
 
     @property
+    def base_tokens(self) -> int:
+        """How many tokens of the finished run that is extended are only in its `train.bin`, and still to be copied."""
+        return self.state.base_shards * self.shard_tokens
+
+    @property
     def keeps_shards(self) -> bool:
         """Whether the shards stay: beside `train.bin`, or because they are the result."""
         return not self.layout.is_merged or bool(self.settings["keep_shards"])

@@ -246,18 +246,20 @@ class Job:
 
         say([*report.found(record), self.plan.line])
         sampled = self._sample(sources, is_strict)
-        found = self._estimate(sampled, sources, record.state)
+        found = self._estimate(sampled, sources, record.state, record.base_tokens)
         say(plan_lines(sampled, found, self.settings, sources))
         if sampled:
             say(self._check_sampled(sampled, record.state))
         return found
 
-    def _estimate(self, sampled: Sampled | None, sources: Sequence[Source], state: State) -> Estimate:
+    def _estimate(
+        self, sampled: Sampled | None, sources: Sequence[Source], state: State, base_tokens: int = 0
+    ) -> Estimate:
         """Return what a run from a state on will make; free are also the bytes that `overwrite` is about to delete."""
         from .plan import make_estimate
 
-        budget = self.guard.budget_bytes
-        found = make_estimate(sampled, sources, self.settings, state, self.folder, self.plan, budget)
+        settings, plan, budget = self.settings, self.plan, self.guard.budget_bytes
+        found = make_estimate(sampled, sources, settings, state, base_tokens, self.folder, plan, budget)
         n_freed = clearable_bytes(self.folder) if self.request.overwrite and not state.n_tokens else 0
         return dataclasses.replace(found, disk_free_bytes=found.disk_free_bytes + n_freed)
 

@@ -61,18 +61,18 @@ class Estimate:
     seconds: float | None = None
 
 
-def disk_needed(found: Sampled, settings: Settings, state: State) -> int:
+def disk_needed(found: Sampled, settings: Settings, state: State, base_tokens: int = 0) -> int:
     """Return how many more bytes a run writes at its peak: the output, and what is on disk twice for a while.
 
     Shards that are kept beside `train.bin` are a second copy; a shuffle needs one of all tokens. A finished run that is
-    extended keeps its files until the new ones are complete.
+    extended keeps its files until the new ones are complete; `base_tokens` of them are still to be copied.
     """
     layout, n_tokens = settings.file_layout, sum(found.splits(settings))
     once = n_tokens * layout.id_bytes + layout.header_bytes * (n_tokens // settings.shard_tokens + 2)
     is_copied = layout.is_merged and settings.keep_shards
     is_to_shuffle = settings.shuffle and state.status != MERGING
     twice = once if is_copied or is_to_shuffle else 0
-    n_there = state.n_tokens - state.base_shards * settings.shard_tokens
+    n_there = state.n_tokens - base_tokens
     n_there += state.shuffle.get("train_tokens", 0) + state.shuffle.get("val_tokens", 0)
     if state.status == DONE and found.splits(settings)[0] > state.train_tokens:
         n_there = 0
@@ -104,6 +104,7 @@ def make_estimate(
     sources: Sequence[Source],
     settings: Settings,
     state: State,
+    base_tokens: int,
     out: Path,
     plan: MemoryPlan,
     memory_bytes: int,
@@ -123,7 +124,7 @@ def make_estimate(
         documents=n_documents if sampled.has_documents else None,
         spread=sampled.spread,
         text_bytes=int(text_bytes),
-        disk_bytes=disk_needed(sampled, settings, state),
+        disk_bytes=disk_needed(sampled, settings, state, base_tokens),
         seconds=START_SECONDS + text_bytes / (sampled.bytes_per_second * plan.n_workers) if plan.is_local else None,
     )
 
