@@ -81,7 +81,7 @@ class Spool:
         self.check = check
         self._eot, self._eot_id = settings["eot"], settings["eot_id"]
         self._seed = int(hash_numbers(split, 1, settings["seed"])[0])  # keys must not depend on the choice of val
-        self._file_tokens = settings["shard_tokens"] if split else max(self.n_tokens, 1)
+        self._file_tokens = record.written_tokens if split else max(self.n_tokens, 1)
         names = map(layout.shard_name, range(len(state.shard_sha256))) if split else [layout.val_name]
         self._paths = [files.part_path(record.folder / name, state.run) for name in names]
 

@@ -58,9 +58,9 @@ def found(record: Record) -> list[str]:
     if state.status == DONE:  # from where it will be extended
         state = replace(state, **state.snapshot)
     n_tokens = state.n_tokens
-    if state.status in (SHUFFLING, MERGING) or n_tokens:
+    phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
+    if phase or n_tokens:
         share = f"{state.input_bytes / total:.0%}" if total else f"{state.input_bytes:,} bytes"
-        phase = f", {state.status}" if state.status in (SHUFFLING, MERGING) else ""
         lines.append(f"resuming at {share}{phase}: {counted(n_tokens, 'token')} are done")
         lines += compared(record)
     return lines
