@@ -67,8 +67,8 @@ _FIRST_SETTINGS: dict[str, Any] = {
 class Record:
     """The record in a folder: what the run was asked, what it reads, and its state.
 
-    `on_disk` is the SHA-256 of the manifest's own file, "" if there is none; `has_state` tells that the state was read
-    from disk, and is not just the initial one.
+    `manifest_sha256` is the hash of the manifest's own file, "" if there is none; `has_state` tells that the state was
+    read from disk, and is not just the initial one.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class Record:
     state: State
     names: list[str] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
-    on_disk: str = ""
+    manifest_sha256: str = ""
     has_state: bool = False
 
     @property
@@ -145,21 +145,21 @@ class Record:
         self.about = about or self.about
         data = self._manifest()
         tie = hashlib.sha256(data).hexdigest()
-        if self.on_disk != tie:
-            if self.on_disk:  # tied to both, in case power fails between the two writes
-                self._write_state([tie, self.on_disk])
+        if self.manifest_sha256 != tie:
+            if self.manifest_sha256:  # tied to both, in case power fails between the two writes
+                self._write_state([tie, self.manifest_sha256])
             self._put(self.folder / MANIFEST_NAME, data)
-            if not self.on_disk:
+            if not self.manifest_sha256:
                 self._write_state([tie])
-            self.on_disk = tie
+            self.manifest_sha256 = tie
 
     def write(self) -> None:
         """Record durably where the run stands; until it is done, the cost does not grow with the number of inputs."""
         if self.state.status == DONE:
             self._put(self.path, self._manifest(state=vars(self.state)))
             self.remove_manifest()
-        elif self.on_disk:
-            self._write_state([self.on_disk])
+        elif self.manifest_sha256:
+            self._write_state([self.manifest_sha256])
         else:
             self.begin()
 
@@ -181,7 +181,7 @@ class Record:
         with contextlib.suppress(PrepareError):  # somebody else's file, not a manifest
             if (found := _read_manifest(self.path)) and found.run == self.run:
                 files.remove(path)
-        self.on_disk = ""
+        self.manifest_sha256 = ""
 
     def owned(self) -> Owned:
         """Return what the record says of files with final names, including those of a finished run that is extended."""
@@ -292,7 +292,7 @@ def _parse_record(path: Path, data: bytes, begun: Record | None) -> Record:
         text = data.decode("utf-8", "surrogateescape").partition('"state": ')[2][:-2]
         if zlib.crc32(text.encode("utf-8", "surrogateescape")) != content["checksum"]:
             raise ValueError(_WRONG_CHECKSUM)
-        if begun is None or begun.on_disk not in content["manifest"]:
+        if begun is None or begun.manifest_sha256 not in content["manifest"]:
             raise ValueError(f"its {MANIFEST_NAME} is {'gone' if begun is None else 'of another run'}")
         record = replace(begun)
     record.state = check_state(content["state"], record.run, len(record.inputs), record.written_tokens)
@@ -308,7 +308,7 @@ def _read_manifest(path: Path) -> Record | None:
         return None
     with _named(beside):
         record = _record_of(path, _parse(beside, data))
-    record.on_disk = hashlib.sha256(data).hexdigest()
+    record.manifest_sha256 = hashlib.sha256(data).hexdigest()
     return record
 
 
