@@ -342,6 +342,14 @@ def test_a_file_of_more_tokens_than_its_layout_counts(tmp_path: Path) -> None:
     assert not looks_own(tmp_path / "val.bin", [{"bytes": 9, "tokens": 1 << 40, "head": ""}], LAYOUTS["llmc"])
 
 
+@pytest.mark.parametrize("shard_tokens", [2**60, 2**62])
+def test_shards_longer_than_any_text(shard_tokens: int, tmp_path: Path) -> None:
+    """What the settings accept, the record does, too: the same command has nothing to do."""
+    path, options = write_jsonl(tmp_path / "c.jsonl", DOCS), {"keep_shards": True, "engine": "tiktoken", "quiet": True}
+    made = [prepare(path, tmp_path / "out", shard_tokens=shard_tokens, **options) for _ in range(2)]
+    assert made[0] == made[1] and (tmp_path / "out" / "train_shard_0000.bin").exists()
+
+
 def test_what_a_stop_left_of_a_first_manifest(tmp_path: Path) -> None:
     """Only the beginning of a manifest under a run's temporary name is one: nothing else with such a name is."""
     place = str(tmp_path / "prepare.manifest.json.0123456789a{}.part")

@@ -372,7 +372,7 @@ def _check_manifest(content: dict[str, Any]) -> tuple[list[Input], dict[str, Any
         same_types(vars(input), vars(fresh))
     settings = {**_FIRST_SETTINGS, **content["settings"]}
     check(settings["layout"] in LAYOUTS, f"layout {settings['layout']!r}")
-    check(settings["shard_tokens"] is None or is_count(settings["shard_tokens"], 1, 1 << 60), "shard_tokens")
+    check(settings["shard_tokens"] is None or is_count(settings["shard_tokens"], 1, sys.maxsize), "shard_tokens")
     check(is_count(settings["n_ids"], 1, 1 << 32), "n_ids")
     if not isinstance(settings["tokenizer"], str) or type(settings["eot_id"]) not in (int, type(None)):
         raise TypeError("tokenizer")
