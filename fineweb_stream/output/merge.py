@@ -29,29 +29,29 @@ def merge(record: Record, commit: Check, check: Check) -> bool:
     Raises `DiskError`; `DamagedError` when a file holds less than the state says, `PrepareError` if it was altered.
     """
     folder, state, layout = record.folder, record.state, record.layout
-    is_hashed = False
     if not record.keeps_shards:  # a power loss may have kept the last one; number 0 became the beginning of train.bin
         for number in range(max(state.base_shards, 1), state.merged_shards):
             files.remove(folder / layout.shard_name(number))
     val = state.outputs[layout.val_name]
-    if "bytes" not in val:  # else interrupted while final names were given
-        lengths = state.shard_lengths(record.shard_tokens)
-        sizes = [layout.n_bytes(n) for n in lengths]
-        _name_shards(record, sizes)
+    if "bytes" in val:  # interrupted while final names were given
+        return False
+    lengths = state.shard_lengths(record.shard_tokens)
+    sizes = [layout.n_bytes(n) for n in lengths]
+    _name_shards(record, sizes)
 
-        def add(name: str, n_tokens: int, sha256: str, head: str) -> None:
-            numbers = {"tokens": n_tokens, "bytes": layout.n_bytes(n_tokens)}
-            state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
+    def add(name: str, n_tokens: int, sha256: str, head: str) -> None:
+        numbers = {"tokens": n_tokens, "bytes": layout.n_bytes(n_tokens)}
+        state.outputs[name] = {"sha256": sha256, "head": head, **numbers}
 
-        if layout.is_merged:
-            is_hashed = record.keeps_shards or state.base_shards > 0 or len(sizes) > 1  # else it is the only shard
-            add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
-        if record.keeps_shards:
-            for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
-                add(state.shard_name(number, layout), *shard)
-        add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
-        commit()  # on record before they get their final names
-    return is_hashed
+    if layout.is_merged:
+        add(TRAIN_NAME, state.train_tokens, *_join(record, sizes, commit, check))
+    if record.keeps_shards:
+        for number, shard in enumerate(zip(lengths, state.shard_sha256, state.shard_heads, strict=True)):
+            add(state.shard_name(number, layout), *shard)
+    add(layout.val_name, state.val_tokens, val["sha256"], val.get("head", ""))
+    commit()  # on record before they get their final names
+    is_only_shard = len(sizes) == 1 and not (record.keeps_shards or state.base_shards)
+    return layout.is_merged and not is_only_shard
 
 
 def check_shards(record: Record) -> None:
