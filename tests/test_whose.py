@@ -16,7 +16,8 @@ import pytest
 from fineweb_stream import prepare
 from fineweb_stream.output import files
 from fineweb_stream.pipeline import run
-from fineweb_stream.support.errors import Interrupted, PrepareError
+from fineweb_stream.pipeline.settings import Settings
+from fineweb_stream.support.errors import InputError, Interrupted, PrepareError
 
 from .helpers import outputs, prepare_in_blocks, write_jsonl
 
@@ -132,6 +133,41 @@ def test_nothing_foreign_is_touched(state: str, kind: str, states: Path, tmp_pat
         assert there.read_bytes() == FOREIGN
         assert not (tmp_path / "nowhere").exists()
         assert not message or str(tmp_path / "out") in message
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"overwrite": True, "seed": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        *itertools.product(["one file", "shuffled"], ["merge", "give_names"]),
+        *itertools.product(["shards merged"], ["copy_from", "give_names"]),
+    ],
+)
+def test_the_beginning_of_train_from_another_run(
+    kind: str, point: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once train is one file, a shard is not the run's, whatever it holds: not deleted, nor put in that one's place."""
+    path, out = corpus(tmp_path), tmp_path / "out"
+    settings = OPTIONS | {"keep_shards": False, "shuffle": kind == "shuffled"}
+    prepare(path, tmp_path / "expected", quiet=True, **settings)
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        raise SystemExit
+
+    with monkeypatch.context() as patch, contextlib.suppress(PrepareError):
+        patch.setattr(files.Part if point == "copy_from" else run, point, die)
+        if kind == "shards merged":  # as an earlier version did
+            patch.setattr(Settings, "has_shards", True)
+        prepare_in_blocks(1000, path, out, **settings)
+    expected = outputs(tmp_path / "expected")
+    foreign = expected["train.bin"][:500]
+    (out / "train_shard_0000.bin").write_bytes(foreign)
+    with pytest.raises(InputError, match=r"train_shard_0000\.bin already exists, and is not from this run"):
+        prepare(path, out, quiet=True, **settings | options)
+    assert (out / "train_shard_0000.bin").read_bytes() == foreign
+    (out / "train_shard_0000.bin").unlink()
+    prepare(path, out, quiet=True, **settings)
+    assert outputs(out) == expected
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -193,9 +193,11 @@ class Record:
         heads, train_tokens = state.shard_heads, state.train_tokens
         if self.written_layout.is_spool:
             heads, train_tokens = state.shuffle.get("shard_heads", []), state.shuffle.get("train_tokens", 0)
-        for number, head in enumerate(heads if state.status != DONE else ()):  # then those that stay are outputs
+        has_train = TRAIN_NAME in state.outputs or files.part_path(self.folder / TRAIN_NAME, self.run).exists()
+        n_joined = 0 if self.keeps_shards else max(state.base_shards, has_train)  # which are in train.bin now
+        for number in range(n_joined, 0 if state.status == DONE else len(heads)):  # then they are outputs, if they stay
             n = min(train_tokens - number * shard_tokens, shard_tokens)
-            entry = {"bytes": layout.n_bytes(n), "tokens": n, "head": head}
+            entry = {"bytes": layout.n_bytes(n), "tokens": n, "head": heads[number]}
             known.setdefault(state.shard_name(number, layout), []).append(entry)
         if state.status != ENCODING and state.changes_bytes:
             entry = {"bytes": state.changes_bytes, "head": state.changes_head}

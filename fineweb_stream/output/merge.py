@@ -94,8 +94,9 @@ def _join(record: Record, sizes: list[int], commit: Check, check: Check) -> tupl
         if state.merged_shards == 0:
             state.merged_shards = 1
             commit()
-        if state.merged_shards == 1 and shards[0].exists():
-            files.replace(shards[0], files.part_path(target, state.run))
+        part_path = files.part_path(target, state.run)
+        if state.merged_shards == 1 and shards[0].exists() and not part_path.exists():
+            files.replace(shards[0], part_path)
         if len(sizes) == 1:
             return state.shard_sha256[0], state.shard_heads[0]
     n_bytes, sha256 = state.parts.get(TRAIN_NAME, (0, ""))
