@@ -244,6 +244,51 @@ def test_another_size_of_shards(keep_shards: bool, corpus_path: Path, tmp_path: 
     assert outputs(out) == outputs(tmp_path / "expected")
 
 
+@pytest.mark.parametrize(
+    ("begun", "typed", "undone"),
+    [
+        (
+            {"keep_shards": True},
+            {},
+            "--keep-shards was given and is not given; --shard-tokens was 1500 and is not used",
+        ),
+        (
+            {"keep_shards": True},
+            {"shard_tokens": 1500},
+            "--keep-shards was .*; --shard-tokens was 1500 and is not used",
+        ),
+        ({"layout": "llmc"}, {}, "--layout was 'llmc' and is 'nanogpt'; --shard-tokens was 1500 and is not used"),
+        ({"keep_shards": True, "shard_tokens": None}, {}, "--keep-shards was given and is not given"),
+        ({"layout": "npy", "shard_tokens": None}, {}, "--layout was 'npy' and is 'nanogpt'"),
+        ({}, {"keep_shards": True}, "--keep-shards was not given and is given"),
+        ({"shuffle": True}, {"shuffle": True, "keep_shards": True}, "--keep-shards was not given and is given"),
+        (
+            {"shuffle": True, "keep_shards": True},
+            {"shuffle": True},
+            "--keep-shards .*; --shard-tokens was 1500 and is .*",
+        ),
+        ({"shuffle": True}, {"shuffle": True}, ""),
+    ],
+)
+def test_all_that_is_to_be_undone_is_named(
+    begun: dict[str, Any], typed: dict[str, Any], undone: str, corpus_path: Path, tmp_path: Path
+) -> None:
+    """A size of shards is named if the command needs it to continue, and only then: undoing what is named suffices."""
+    out, begun = tmp_path / "out", {"shard_tokens": 1500} | begun
+    assert not prepare_some(corpus_path, out, 8, **begun)
+    if undone:
+        with pytest.raises(InputError, match="settings is already there") as caught:
+            prepare(corpus_path, out, engine="tiktoken", quiet=True, **typed)
+        found = caught.value.message.partition("already there: ")[2]
+        assert re.fullmatch(undone, "; ".join(sorted(found.split("; "))))
+        for name in re.findall(r"--(\S+) was", found):
+            typed = {**typed, name.replace("-", "_"): begun.get(name.replace("-", "_"))}
+        typed = {name: value for name, value in typed.items() if value is not None}
+    prepare(corpus_path, out, engine="tiktoken", quiet=True, **typed)
+    prepare(corpus_path, tmp_path / "expected", engine="tiktoken", quiet=True, **begun)
+    assert outputs(out) == outputs(tmp_path / "expected")
+
+
 def test_what_differs_is_said_in_a_few_words(tmp_path: Path) -> None:
     """A folder of many files that is not named any more: the first of them, and how many there are."""
     paths = [write_jsonl(tmp_path / f"{i:02}.jsonl", DOCS[i : i + 9]) for i in range(20)]
