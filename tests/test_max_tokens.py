@@ -233,10 +233,28 @@ def test_a_limit_of_a_files_size(run_program: Any, tmp_path: Path) -> None:
     done = run_program(path, preexec_fn=lambda: limit_files(1_000_000))
     assert done.returncode == 4
     assert "train.bin: will have" in done.stderr and "(ulimit -f)" in done.stderr
-    assert "--layout npy --shard-tokens 250,000" in done.stderr
+    assert "--layout npy --shard-tokens 250000 (with --overwrite)" in done.stderr
     assert not list((tmp_path / "out").glob("*.part"))
-    more = ["--layout", "npy", "--shard-tokens", "250,000"]
+    more = ["--layout", "npy", "--shard-tokens", "250000"]
     assert run_program(path, *more, preexec_fn=lambda: limit_files(1_000_000)).returncode == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limits there")
+@pytest.mark.parametrize("kind", ["a pipe", "extended"])
+def test_a_limit_of_a_files_size_in_a_run_that_was_begun(kind: str, run_program: Any, tmp_path: Path) -> None:
+    """What is advised then also works when it is typed: the layout is another, so the run has to be started over."""
+    path = write_jsonl(tmp_path / "c.jsonl", DOCS * 150)
+    options = {"preexec_fn": lambda: limit_files(1_000_000)}
+    if kind == "a pipe":
+        arguments, options = ["-", "--format", "jsonl"], options | {"input": path.read_text()}
+    else:
+        arguments = [path]
+        assert run_program(path, "--max-tokens", 1000).returncode == 0
+    done = run_program(*arguments, **options)
+    assert done.returncode == 4 and "(ulimit -f)" in done.stderr and "--overwrite" in done.stderr
+    more = ["--layout", "npy", "--shard-tokens", "250000", "--overwrite"]
+    assert run_program(*arguments, *more[:-1], **options).returncode == 2
+    assert run_program(*arguments, *more, **options).returncode == 0
 
 
 def limit_files(n_bytes: int) -> None:

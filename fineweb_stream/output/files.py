@@ -48,7 +48,7 @@ NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
 """Errors of a full disk, a full quota, and a file at its size limit."""
 
 _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
-    errno.EFBIG: "raise the file size limit (ulimit -f), or use --layout npy with a smaller --shard-tokens",
+    errno.EFBIG: "raise the limit (ulimit -f), or use --overwrite, --layout npy and a smaller --shard-tokens",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EEXIST: "it is not a folder: choose another one with --out",
     errno.ENOTDIR: "it is not a folder: choose another one with --out",

@@ -223,7 +223,7 @@ def check_disk(found: Estimate, settings: Settings) -> None:
             raise DiskError(
                 f"{found.out / TRAIN_NAME}: will have {format_size(n_bytes)}, but a file may have {format_size(limit)}"
                 " (ulimit -f)",
-                f"raise that limit, or use --layout npy --shard-tokens {max(limit // 4, 1):,}",
+                f"raise that limit, or use --layout npy --shard-tokens {max(limit // 4, 1)} (with --overwrite)",
             )
     if found.disk_bytes > found.disk_free_bytes and found.is_rough:
         log.warning("warning: about %s may be needed there, %s are free", needed, free)
