@@ -331,14 +331,15 @@ def test_importing_is_cheap() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_progress_in_a_log_is_plain_lines(capsys) -> None:
-    """Without a terminal, progress is printed as whole lines with percent, tokens, rates, shard and memory."""
+@pytest.mark.parametrize("has_shards", [False, True])
+def test_progress_in_a_log_is_plain_lines(has_shards: bool, capsys) -> None:
+    """Without a terminal, progress is printed as whole lines with percent, tokens, rates, memory and any shard."""
     from fineweb_stream.output.state import State
     from fineweb_stream.pipeline import progress
     from fineweb_stream.remote.network import Fetcher
 
     state = State(input_bytes=50, text_bytes=1000, train_tokens=2_000_000)
-    watch = progress.Progress(state, 200, Fetcher())
+    watch = progress.Progress(state, 200, Fetcher(), has_shards=has_shards)
     watch._due = 0
     state.input_bytes = 100
     watch.update()
@@ -349,6 +350,7 @@ def test_progress_in_a_log_is_plain_lines(capsys) -> None:
     assert "MB/s" in lines[0]
     assert "left" in lines[0]
     assert "MB memory" in lines[0]
+    assert ("shard 0" in lines[0]) == has_shards
 
 
 def test_progress_on_a_terminal_without_tqdm(monkeypatch) -> None:

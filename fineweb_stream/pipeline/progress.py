@@ -22,9 +22,12 @@ NETWORK_SECONDS = 1.0
 class Progress:
     """Prints a run's progress on standard error: in place on a terminal, else a line every 10 s."""
 
-    def __init__(self, state: State, total_bytes: int, fetcher: Fetcher, quiet: bool = False) -> None:
+    def __init__(
+        self, state: State, total_bytes: int, fetcher: Fetcher, quiet: bool = False, has_shards: bool = False
+    ) -> None:
         self.waited_seconds = 0.0
         self._fetcher = fetcher
+        self._has_shards = has_shards
         self._said = ""
         self._width = 0
         self._supplied = (time.monotonic(), 0.0, fetcher.n_bytes)
@@ -93,8 +96,10 @@ class Progress:
         n_tokens = state.n_tokens
         text = (
             f"{n_tokens / 1e6:,.1f}M tokens, {(state.text_bytes - self._n_text_before) / elapsed / 1e6:,.0f} MB/s, "
-            f"{(n_tokens - self._n_before) / elapsed / 1e6:,.1f}M tokens/s, shard {len(state.shard_sha256)}"
+            f"{(n_tokens - self._n_before) / elapsed / 1e6:,.1f}M tokens/s"
         )
+        if self._has_shards:
+            text += f", shard {len(state.shard_sha256)}"
         return f"{text}{self._network(now)}, {guard.used_bytes() / 1e6:,.0f} MB memory"
 
     def _network(self, now: float) -> str:
