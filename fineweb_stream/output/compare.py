@@ -67,10 +67,9 @@ def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -
         changed.remove("text_column")
     if "layout" in changed and "keep_shards" in changed:
         changed.remove("keep_shards")  # it follows from the layout
-    if "shard_tokens" in changed and not (record.keeps_shards and settings["keep_shards"]):
-        is_default = before["shard_tokens"] == record.layout.shard_tokens and settings["shard_tokens"] is None
-        if is_default or not record.keeps_shards:  # else one who undoes what is named has to give the number, too
-            changed.remove("shard_tokens")
+    is_default = before["shard_tokens"] == record.layout.shard_tokens and settings["shard_tokens"] is None
+    if "shard_tokens" in changed and (is_default or not record.keeps_shards):
+        changed.remove("shard_tokens")  # nobody who undoes the other changes has to give it
     if "tokenizer_sha256" in changed:  # other differences follow from it
         n_same = [name for name in changed if name not in GPT2_SETTINGS]
         was, now = (f"{of['tokenizer']} (SHA-256 {of['tokenizer_sha256'][:12]}...)" for of in (before, settings))
@@ -79,14 +78,15 @@ def _settings_changed(record: Record, settings: dict[str, Any], n_inputs: int) -
 
 
 def _said(changed: list[str], before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return [
-        f"--val named {counted(before['val_files'], 'file')} and names {now[name]:,} now"
-        if name == "val_files"
-        else f"--shard-tokens was {before[name]} and is not used"
-        if name == "shard_tokens" and now[name] is None
-        else f"--{name.replace('_', '-')} was {_value(before.get(name))} and is {_value(now[name])}"
-        for name in changed
-    ]
+    return [_said_of(name, before.get(name), now[name]) for name in changed]
+
+
+def _said_of(name: str, before: Any, now: Any) -> str:
+    if name == "val_files":
+        return f"--val named {counted(before, 'file')} and names {now:,} now"
+    if name == "shard_tokens" and now is None:
+        return f"--shard-tokens was {before} and is not used"
+    return f"--{name.replace('_', '-')} was {_value(before)} and is {_value(now)}"
 
 
 def _value(value: Any) -> str:
