@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import itertools
 import json
@@ -439,6 +440,31 @@ def test_a_stop_while_what_is_written_is_read(corpus_path: Path, tmp_path: Path,
     prepare(corpus_path, tmp_path / "out", quiet=True, **OPTIONS)
     prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
+@pytest.mark.parametrize("n_blocks", [14, -1])
+def test_what_is_written_cannot_be_read(
+    n_blocks: int, name: str, corpus_path: Path, tmp_path: Path, monkeypatch, capsys
+):
+    """An error of the disk names the run's own file, not an input; once it is gone, the run goes on or is done."""
+    out = tmp_path / "out"
+    prepare_some(corpus_path, out, n_blocks)
+    path = next(path for path in out.iterdir() if path.name.startswith(name))
+
+    class BadDisk(System):
+        def open(self, opened: Path, flags: int, *mode: int) -> int:
+            if opened == path and flags & (os.O_RDWR | os.O_WRONLY) == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return os.open(opened, flags, *mode)
+
+    with monkeypatch.context() as patch, pytest.raises(DiskError) as caught:
+        patch.setattr(files, "os", BadDisk())
+        prepare(corpus_path, out, quiet=True, **OPTIONS)
+    assert str(caught.value).startswith(f"{path}: Input/output error\n  check the disk")
+    prepare(corpus_path, out, quiet=True, **OPTIONS)
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS)
+    assert outputs(out) == outputs(tmp_path / "expected")
 
 
 def interrupt(*args: Any) -> None:

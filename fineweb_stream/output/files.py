@@ -484,9 +484,16 @@ def read_checked(
 
 
 def read_pieces(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """Yield a file's bytes from `start` to `stop`, or to its end, in pieces of COPY_BYTES."""
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
-        file.seek(start)
-        while start < stop and (data := file.read(min(COPY_BYTES, stop - start))):
-            yield data
-            start += len(data)
+    """Yield a file's bytes from `start` to `stop`, or to its end, in pieces of COPY_BYTES.
+
+    Raises `DiskError` if it cannot be read.
+    """
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
+            file.seek(start)
+            while start < stop and (data := file.read(min(COPY_BYTES, stop - start))):
+                yield data
+                start += len(data)
+    except OSError as error:
+        hint = "check the disk and the permissions of the file, then run the same command again"
+        raise DiskError(f"{path}: {error.strerror}", hint) from error
