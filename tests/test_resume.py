@@ -30,7 +30,7 @@ from fineweb_stream.support.errors import DiskError, InputError, Interrupted, Pr
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer import encoder
 
-from .helpers import in_blocks, outputs, prepare_in_blocks, shard_path, write_jsonl
+from .helpers import System, in_blocks, outputs, prepare_in_blocks, write_jsonl
 from .test_contracts import FORMATS, write_documents
 
 pytestmark = pytest.mark.usefixtures("no_estimate", "no_hash_threads")
@@ -416,6 +416,27 @@ def test_a_run_that_an_earlier_version_began(
     prepare(corpus_path, out, **options)
     prepare(corpus_path, tmp_path / "expected", **options)
     assert outputs(out) == outputs(tmp_path / "expected")
+
+
+@pytest.mark.usefixtures("with_estimate")
+@pytest.mark.parametrize("kind", ["one file", "kept", "npy"])
+def test_a_disk_too_small_to_extend_a_finished_run(kind: str, corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
+    """It is known before anything is copied, and the finished files stay; what is asked for is what is then used."""
+    kinds: dict[str, dict[str, Any]] = {"one file": {}, "kept": {"keep_shards": True}, "npy": {"layout": "npy"}}
+    out, options = tmp_path / "out", OPTIONS | kinds[kind]
+    prepare_in_blocks(2000, corpus_path, out, max_tokens=6000, **options)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    needed = estimate(corpus_path, out, **options).disk_bytes or 0
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "free_bytes", lambda *args: needed - 1)
+        with pytest.raises(DiskError, match="will be needed there at the peak"):
+            prepare(corpus_path, out, quiet=True, **options)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    prepare(corpus_path, out, quiet=True, **options)
+    finished = 0 if kind == "npy" else 6000 * 2  # the finished file stays until the new one is complete
+    used = finished + sum(path.stat().st_size for path in out.glob("*.[bn][ip][ny]"))
+    used -= sum(len(data) for name, data in before.items() if name.endswith((".bin", ".npy")))
+    assert 0.9 * used < needed < 1.2 * used + 2 * 1500
 
 
 def test_a_stop_while_what_is_written_is_read(corpus_path: Path, tmp_path: Path, monkeypatch, caplog) -> None:

@@ -434,6 +434,8 @@ class Part:
         Raises `DamagedError` if the other file has less, `PrepareError` if it has something else.
         """
         left = n_bytes if n_kept is None else n_kept
+        if left >= SAID_BYTES:
+            log.info(f"copying {format_size(left)} of {source.name}")
         with disk_errors(self.path, left):
             for data in read_checked(source, start, n_bytes, sha256, check):
                 self.write(data[: max(left, 0)])
