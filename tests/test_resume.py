@@ -30,7 +30,7 @@ from fineweb_stream.support.errors import DiskError, InputError, Interrupted, Pr
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer import encoder
 
-from .helpers import System, in_blocks, outputs, prepare_in_blocks, write_jsonl
+from .helpers import System, in_blocks, outputs, prepare_in_blocks, shard_path, write_jsonl
 from .test_contracts import FORMATS, write_documents
 
 pytestmark = pytest.mark.usefixtures("no_estimate", "no_hash_threads")

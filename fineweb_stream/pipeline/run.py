@@ -135,10 +135,10 @@ class Run:
         sources = self._sources_left()
         window = self._window(count_ahead(sources, plan.n_workers) > 0)
         total = sum(source.input.size for source in self._sources)
-        progress = Progress(state, total, self._fetcher, self._quiet, self._record.keeps_shards)
-        blocks = progress.timed(self._blocks or self._iter_blocks())
-        self._has_encoded = True
         with closing(self._open_writer(cancel.check)) as writer, closing(ChangeLog(self._folder, state)) as changes:
+            progress = Progress(state, total, self._fetcher, self._quiet, self._record.keeps_shards)
+            blocks = progress.timed(self._blocks or self._iter_blocks())
+            self._has_encoded = True
 
             def tick() -> None:
                 cancel.check()
