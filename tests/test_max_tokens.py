@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fineweb_stream.output import files
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.own import CHANGES_NAME
 from fineweb_stream.output.verify import verify
-from fineweb_stream.support.errors import DiskError, InputError, PrepareError
+from fineweb_stream.support.errors import DiskError, InputError, Interrupted, PrepareError
 
 from .helpers import in_blocks, outputs, prepare_in_blocks, read_ids, write_jsonl
 from .test_resume import OPTIONS, prepare_some
@@ -224,6 +225,26 @@ def test_a_dry_run_resumes_where_the_run_does(tmp_path: Path, capsys, kind: str,
         said.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("resuming")])
     assert said[0] == said[1]
     assert len(said[0]) == (kind == "text" or limit > 50)  # val of a text is complete; else all is done again
+
+
+def test_a_stop_while_a_finished_run_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be extended, a finished `train.bin` is copied first: Ctrl+C then says that its tokens stay, as they do."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    prepare_in_blocks(500, path, out, max_tokens=1000, engine="tiktoken")
+    before, n_tokens = outputs(out), read_record(out).state.n_tokens
+
+    def interrupt(part: files.Part, *args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        args[4]()  # the check
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted) as caught:
+        patch.setattr(files.Part, "copy_from", interrupt)
+        prepare(path, out, quiet=True, engine="tiktoken")
+    assert str(caught.value) == f"stopped by Ctrl+C\n  {n_tokens:,} tokens are saved: the same command continues"
+    assert outputs(out) == before
+    prepare(path, out, quiet=True, engine="tiktoken")
+    prepare(path, tmp_path / "expected", quiet=True, engine="tiktoken")
+    assert outputs(out) == outputs(tmp_path / "expected")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no limits there")

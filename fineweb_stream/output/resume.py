@@ -128,16 +128,14 @@ def recorded_inputs(
     return None
 
 
-def reopen(record: Record, max_tokens: int | None, check: files.Check) -> None:
-    """Turn a finished run into one to resume, if `max_tokens` allows more: from the start of the block it ended in.
+def reopen(record: Record, check: files.Check) -> None:
+    """Turn a finished run that `--max-tokens` ended into one to resume: from the start of the block it ended in.
 
     Its files stay as they are for those who read them; what will grow is copied first. (The merge checks the shards
     before it.)
 
     Raises `PrepareError` if that is not what the run has written.
     """
-    if record.state.status != DONE or not record.state.wants_more(max_tokens):
-        return
     record.clear_parts()
     before, folder, layout, shard_tokens = record.state, record.folder, record.layout, record.shard_tokens
     n_before = before.snapshot["train_tokens"]

@@ -176,9 +176,9 @@ class Job:
             with run.explained():
                 run.work()  # only the merge is left: finish it before the run is extended
         if record.state.status == DONE and record.state.wants_more(self.settings.max_tokens):
-            with self._run(record, sources, quiet).explained():  # before what will grow is copied
+            with self._run(record, sources, quiet).explained():
                 self.check_disk(self._estimate(self._sample(sources, is_strict=False), sources, record.state))
-        reopen(record, self.settings.max_tokens, self.cancel.check)
+                reopen(record, self.cancel.check)
         if record.state.status == DONE:
             self._say_done(record, "already done; nothing to do")
         else:
