@@ -655,7 +655,7 @@ def test_verify_names_what_it_may_not_read(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "prepare.py"), "--verify", "--out", str(tmp_path / "out")]
     prefix = [word.replace("-dac_override", "-dac_override,-dac_read_search") for word in as_anyone()]
     done = subprocess.run([*prefix, *command], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "train.bin: Permission denied\n  check the file's permissions" in done.stderr
+    assert done.returncode == 4 and "train.bin: Permission denied\n  check the disk and the permissions" in done.stderr
 
 
 def test_more_val_than_a_pipe_has(run_program) -> None:

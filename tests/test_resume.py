@@ -21,7 +21,7 @@ import pytest
 from fineweb_stream import cli, estimate, iter_ids, prepare
 from fineweb_stream.inputs.blocks import Source
 from fineweb_stream.inputs.storage import InputFile, check_unchanged, open_input
-from fineweb_stream.output import files, shards
+from fineweb_stream.output import files, manifest, shards
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.pipeline import fetch, run, samples
 from fineweb_stream.pipeline.settings import Settings
@@ -391,6 +391,7 @@ def test_a_run_that_an_earlier_version_began(
         pytest.skip("what is shuffled is not extended")
     calls = itertools.count()
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(manifest, "FORMAT", 2)
         patch.setattr(Settings, "has_shards", True)
         patch.setattr(shards, "written_name", lambda number, shard_tokens, layout: layout.shard_name(number))
 
@@ -542,15 +543,15 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "noise": lambda data: bytes(range(256)) * 9,
     "a list": lambda data: b"[]",
     "another's": lambda data: b'{"format": 0}',
-    "older": lambda data: data.replace(b'"format": 2', b'"format": 1'),
+    "older": lambda data: data.replace(b'"format": 3', b'"format": 1'),
     "deep": lambda data: b"[" * 100_000,
     "nothing in it": lambda data: json.dumps(dict.fromkeys(json.loads(data))).encode(),
-    "lists": lambda data: json.dumps({name: [] for name in json.loads(data)} | {"format": 2}).encode(),
+    "lists": lambda data: json.dumps({name: [] for name in json.loads(data)} | {"format": 3}).encode(),
     "a text for a number": lambda data: re.sub(rb'"(train_tokens|size)": \d+', rb'"\1": "many"', data),
     "less than nothing": lambda data: re.sub(rb'"(train_tokens|size)": ', rb'"\1": -', data),
     "one bit": lambda data: re.sub(rb'": (\d{3,})', lambda match: b'": %d' % (int(match[1]) ^ 1), data),
     "unknown status": lambda data: re.sub(b'"(encoding|begun)"', b'"thinking"', data),
-    "newer": lambda data: data.replace(b'"format": 2', b'"format": 99'),
+    "newer": lambda data: data.replace(b'"format": 3', b'"format": 99'),
     **{f"cut at {n}%": lambda data, n=n: data[: len(data) * n // 100] for n in range(5, 100, 10)},
 }
 

@@ -34,8 +34,11 @@ from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
 from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, TRAIN_NAME, Owned, own_parts
 from .state import DONE, ENCODING, MERGING, SHUFFLING, State, check, check_state, is_count, same_types
 
-FORMAT = 2
+FORMAT = 3
 """Increases when an older version could not resume a run that this one began."""
+
+READABLE = (2, FORMAT)
+"""The formats of runs that are continued. In 2, train was always written in shards first."""
 
 MAX_BYTES = 256 << 20
 """The maximum size of a record, which has 300 bytes for an input, and 150 for a shard."""
@@ -358,7 +361,7 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
     """Return the content of a file of a record; `PrepareError` if this version cannot continue it."""
     content: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
     check(isinstance(content, dict), "not an object")
-    if (found := content["format"]) != FORMAT:
+    if (found := content["format"]) not in READABLE:
         raise PrepareError(
             f"{path}: written by another version of the program (format {ascii(str(found))[1:-1][:20]}, here {FORMAT})",
             f"continue with that version, or {_AWAY}",
