@@ -400,7 +400,6 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("cli.py", "did you mean {program()} {command} {what}?"),
         ("inputs/discover.py", "'remove it, or repair it'"),
         ("inputs/discover.py", "how"),
-        ("output/verify.py", '"check the file\'s permissions"'),
         ("output/manifest.py", "_CONTINUES"),
         ("output/resume.py", "put it back, or move these files away"),
         ("inputs/discover.py", "is a shell variable empty?"),
