@@ -139,7 +139,7 @@ def reopen(record: Record, check: files.Check) -> None:
     record.clear_parts()
     before, folder, layout, shard_tokens = record.state, record.folder, record.layout, record.shard_tokens
     n_before = before.snapshot["train_tokens"]
-    n_complete = max(n_before - 1, 0) // shard_tokens
+    n_complete = before.n_lasting(shard_tokens)
     if record.keeps_shards:
         source, start = before.shard_name(n_complete, layout), layout.header_bytes
     else:

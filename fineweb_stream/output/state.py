@@ -119,6 +119,10 @@ class State:
         """Return how many tokens each complete shard has."""
         return [min(shard_tokens, self.train_tokens - n * shard_tokens) for n in range(len(self.shard_sha256))]
 
+    def n_lasting(self, shard_tokens: int) -> int:
+        """Return how many shards of a finished run stay as they are when it is extended."""
+        return max(int(self.snapshot.get("train_tokens", 0)) - 1, 0) // shard_tokens
+
     def copy(self) -> State:
         """Return a copy that does not change when this state does."""
         return State(**{name: copy.copy(value) for name, value in vars(self).items()})

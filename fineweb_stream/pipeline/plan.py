@@ -75,8 +75,7 @@ def disk_needed(found: Sampled, settings: Settings, state: State, base_tokens: i
     n_there = state.n_tokens - base_tokens
     n_there += state.shuffle.get("train_tokens", 0) + state.shuffle.get("val_tokens", 0)
     if state.status == DONE and found.splits(settings)[0] > state.train_tokens:
-        n_complete = max(state.snapshot.get("train_tokens", 0) - 1, 0) // settings.shard_tokens
-        n_there = n_complete * settings.shard_tokens if settings.keep_shards else 0  # complete shards that stay
+        n_there = state.n_lasting(settings.shard_tokens) * settings.shard_tokens if settings.keep_shards else 0
     return max(once + twice - n_there * layout.id_bytes, 0)
 
 
