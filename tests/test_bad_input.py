@@ -549,10 +549,11 @@ def test_compressed_files_are_estimated(tmp_path, kind: str, suffix: str) -> Non
 
 
 def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
-    """A separator for jsonl, records that a finished run has skipped, and another text on standard input are named."""
+    """Options without a use, records that a finished run has skipped, and another text on standard input are named."""
     (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]) + b"{\n")
-    done = run_program("c.jsonl", "--separator", "x", "--skip-bad", "--out", "out")
+    done = run_program("c.jsonl", "--separator", "x", "--shard-tokens", "9k", "--skip-bad", "--out", "out")
     assert "note: --separator is for text files, and no input is one" in done.stdout
+    assert "note: --shard-tokens is for shards, and train is one file; --keep-shards writes both" in done.stdout
     listed = f"{Path('out', 'prepare.changes.jsonl')}: 1 skipped\n"
     assert listed in done.stdout
     again = run_program("c.jsonl", "--separator", "x", "--errors", "replace", "--out", "out")
@@ -561,6 +562,14 @@ def test_what_has_no_effect_is_said(run_program, tmp_path) -> None:
         piped = run_program("-", "--out", "piped", input=text)
         assert piped.returncode == status, piped.stderr
     assert "standard input has another first MiB" in piped.stderr
+
+
+@pytest.mark.parametrize("options", [["--keep-shards"], ["--layout", "npy"], ["--shuffle"]])
+def test_a_size_of_shards_has_an_effect(options: list[str], run_program, tmp_path) -> None:
+    """If there are shards, nothing is said of their size."""
+    (tmp_path / "c.jsonl").write_bytes(jsonl(*[{"text": t} for t in GOOD]))
+    done = run_program("c.jsonl", "--shard-tokens", "9k", *options)
+    assert "note: --shard-tokens" not in done.stdout and done.returncode == 0
 
 
 def test_line_ends_and_separators(run_program, tmp_path, reference) -> None:

@@ -351,7 +351,7 @@ def test_a_proxy_that_does_not_connect(
     status: int, kind: type[PrepareError], n_waits: int, proxy: str, waits: list[str], monkeypatch
 ) -> None:
     """What it refuses is said at once; what it cannot do now is waited for."""
-    fetcher.web.timeouts = Timeouts(contact=1.0)
+    fetcher.web.timeouts = Timeouts(contact=5.0)
     monkeypatch.setattr(_Proxy, "status", status)
     monkeypatch.setenv("https_proxy", f"http://{proxy}")
     with pytest.raises(kind, match=rf"proxy (does not connect to it \(|says )HTTP {status}"):

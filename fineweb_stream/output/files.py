@@ -48,7 +48,8 @@ NO_ROOM = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
 """Errors of a full disk, a full quota, and a file at its size limit."""
 
 _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
-    errno.EFBIG: "raise the limit (ulimit -f), or use --overwrite, --layout npy and a smaller --shard-tokens",
+    errno.EFBIG: "raise the limit (ulimit -f), or start over with --overwrite and shorter files: of train by --layout"
+    " npy and a smaller --shard-tokens, of val by a smaller --val-ratio",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EEXIST: "it is not a folder: choose another one with --out",
     errno.ENOTDIR: "it is not a folder: choose another one with --out",

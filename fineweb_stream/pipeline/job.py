@@ -288,6 +288,8 @@ def planned(request: Request, network: Network) -> Iterator[Job]:
     settings = dataclasses.replace(request.settings, val_files=n_val)
     if settings.separator and not any(input.format == "text" for input in inputs):
         log.warning("note: --separator is for text files, and no input is one")
+    if not settings.has_shards and settings.shard_tokens != settings.file_layout.shard_tokens:
+        log.warning("note: --shard-tokens is for shards, and train is one file; --keep-shards writes both")
     plan = plan_for(inputs, settings, guard, network, request.workers, request.connections, request.is_local)
     network.fetcher.is_streaming = request.is_local
     job = Job(request, settings, inputs, guard, plan, network, is_recorded)
