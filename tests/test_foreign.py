@@ -35,10 +35,12 @@ from fineweb_stream.inputs.foreign import find_foreign
 from fineweb_stream.inputs.formats import find_format
 from fineweb_stream.inputs.paths import iter_files, without_metadata
 from fineweb_stream.inputs.refusal import refuse
+from fineweb_stream.output import files
+from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError
 
 from .conftest import ROOT
-from .helpers import document_ids, outputs, write_jsonl, write_parquet
+from .helpers import document_ids, outputs, prepare_in_blocks, write_jsonl, write_parquet
 from .hub_server import HubServer
 
 DOCS = [f'Story {i}: a "quiet" river, a stone,\tand a lantern.\nIt was {"very " * i}dark.' for i in range(12)]
@@ -787,6 +789,44 @@ def test_own_files_are_no_inputs(tmp_path: Path, monkeypatch, caplog) -> None:
     assert "prepare.changes.jsonl" in caplog.text
     with pytest.raises(InputError, match="written by this program"):
         find_inputs(["prepare.changes.jsonl"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"keep_shards": True, "skip_bad": True},
+        {"shuffle": True, "keep_shards": True},
+        {"layout": "npy", "index": True},
+        {"layout": "llmc", "names": "fineweb", "index": True},
+        {"tokenizer": "chars", "index": True},
+    ],
+    ids=str,
+)
+def test_what_a_run_writes_is_no_input(options: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    """A shell's `data/*` with outputs in `data`: whatever a run has there, the same command continues."""
+    lines = [json.dumps({"text": f"Document {i} {'again ' * (i % 9)}"}) for i in range(300)]
+    (corpus := tmp_path / "c.jsonl").write_text("\n".join([*lines, *["no record"] * ("skip_bad" in options)]))
+    monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
+    seen, sync, limit = set[Path](), files.sync_file, 6
+    arguments: dict[str, Any] = {"shard_tokens": 500, **options}
+
+    def sync_some(fd: int) -> None:
+        nonlocal limit
+        seen.update(tmp_path.iterdir())
+        sync(fd)
+        limit -= 1
+        if limit == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "sync_file", sync_some)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_in_blocks(1000, corpus, tmp_path, **arguments)
+    assert any(path.suffix == ".part" for path in tmp_path.iterdir())
+    prepare_in_blocks(1000, sorted(tmp_path.iterdir()), tmp_path, **arguments)
+    seen.update(tmp_path.iterdir())
+    assert [input.path for input in find_inputs(sorted(map(str, seen)))] == [str(corpus)]
+    assert {path for path in tmp_path.rglob("*") if path.suffix == ".index"} or "index" not in options
 
 
 @pytest.mark.parametrize("names", [("train-0.jsonl", "test-0.jsonl"), ("train/0.jsonl", "validation/0.jsonl")])

@@ -99,12 +99,20 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
 
 def _without_own(names: Sequence[str]) -> list[str]:
     """Return the names without files that this program wrote, which a shell's `*.jsonl` may include."""
-    own = [name for name in names if is_own(Path(name).name) and not Path(name).is_dir()]
+    own = [name for name in names if _is_written_here(Path(name))]
     if own and len(own) == len(names):
         raise InputError(f"{own[0]}: written by this program, so not an input", "name text, jsonl or parquet files")
     if own:
         log.warning("note: not read, because this program wrote it: %s", name_some([Path(name) for name in own]))
     return [name for name in names if name not in own]
+
+
+def _is_written_here(path: Path) -> bool:
+    """Tell whether this program writes such a file, or the folder `index`, which holds nothing else then."""
+    if path.is_dir():
+        inside = [file.name for file in path.iterdir()] if path.name == "index" and os.access(path, os.R_OK) else []
+        return bool(inside) and all(map(is_own, inside))
+    return is_own(path.name)
 
 
 def _find(name: str, format: str | None, network: Network) -> list[Input]:

@@ -33,9 +33,9 @@ def suffixes(path: Path) -> tuple[str, str]:
 
 
 _OWN = re.compile(
-    r"(prepare(\.manifest)?\.json|prepare\.changes\.jsonl|(train|val|rest|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy))"
-    r"(\.part)?"
-    r"|prepare\.(log|lock)"
+    r"((prepare(\.manifest)?\.json|prepare\.changes\.jsonl|prepare\.(spool|bucket)(_\d+)?\.bin|meta\.pkl"
+    r"|(train|val|rest|train_shard_\d+|fineweb_(train|val)_\d+)\.(bin|npy)(\.index)?)(\.([0-9a-f]{12}\.)?part)?"
+    r"|prepare\.(log|lock))"
 )
 _NO_CORPUS = re.compile(
     r"(readme|licen[cs]e|requirements|constraints)([-_.].*)?\.(txt|md|rst)|readme|licen[cs]e|prepare\.py"
@@ -48,9 +48,9 @@ _HIDDEN = re.compile(r"[._#@$~].*|lost\+found|System Volume Information|RECYCLER
 
 
 def is_own(file: str) -> bool:
-    """Tell by its name whether a file is an output of this program, which is never an input.
+    """Tell by its name whether this program writes such a file, also as it works: it is never an input.
 
-    >>> is_own("prepare.changes.jsonl"), is_own("train.bin"), is_own("prepare.data.jsonl")
+    >>> is_own("prepare.changes.jsonl"), is_own("train.bin.0a1b2c3d4e5f.part"), is_own("prepare.data.jsonl")
     (True, True, False)
     """
     return bool(_OWN.fullmatch(file))
