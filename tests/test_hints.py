@@ -428,6 +428,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Another process, user, version or disk is in the way: test_lock, test_disk_full, test_whose, test_resume.": [
         ("output/manifest.py", "continue with that version, or"),
+        ("pipeline/failures.py", "put it back, and the same command continues"),
         ("output/own.py", "give the input another name"),
         ("inputs/discover.py", "'check the path, and the permissions of its folders'"),
         ("inputs/parquet.py", "check the disk, and run the command again"),

@@ -537,6 +537,76 @@ def test_what_stops_a_run_before_it_works(
     assert outputs(out) == outputs(tmp_path / "expected")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no open file can be moved there")
+@pytest.mark.parametrize("is_put_back", [True, False])
+@pytest.mark.parametrize("there", ["nothing", "a file"])
+@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"layout": "npy"}, {"shuffle": True}], ids=str)
+def test_the_folder_goes_away(
+    options: dict[str, Any], there: str, is_put_back: bool, corpus_path: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """While the run works: it stops, says what is in the folder, and continues if that is put back."""
+    out, moved, absorb, left = tmp_path / "out", tmp_path / "moved", run.Run._absorb, 8
+
+    def absorb_and_move(self: run.Run, *args: Any) -> bool:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            out.rename(moved)
+            if there == "a file":
+                out.write_text("precious")
+        return absorb(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(DiskError) as caught:
+        patch.setattr(run.Run, "_absorb", absorb_and_move)
+        patch.setattr(run, "COMMIT_SECONDS", 0.0)
+        prepare_in_blocks(2000, corpus_path, out, **OPTIONS | options)
+    n_saved = read_record(moved).state.n_tokens
+    assert n_saved > 0
+    message, hint, saved = str(caught.value).split("\n  ")
+    assert message == f"{out}: the folder is gone: it was moved or deleted while the run worked"
+    assert hint == "put it back, and the same command continues"
+    assert saved.startswith(f"{n_saved:,} tokens were saved in it: without it, the same command starts over")
+    if there == "a file":
+        assert out.read_text() == "precious"
+        out.unlink()
+    if is_put_back:
+        moved.rename(out)
+        begun = []
+        monkeypatch.setattr(run.Run, "begin", lambda self: begun.append(self._state.n_tokens))
+    prepare(corpus_path, out, quiet=True, **OPTIONS | options)
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS | options)
+    assert not is_put_back or begun[0] == n_saved
+    found, expected = ({p.name: p.read_bytes() for p in path.iterdir()} for path in (out, tmp_path / "expected"))
+    assert found.keys() == expected.keys()
+    assert all(data == expected[name] for name, data in found.items() if name != "prepare.json")
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"layout": "npy"}], ids=str)
+def test_another_file_takes_a_name_during_a_run(
+    options: dict[str, Any], corpus_path: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """At the end all is encoded: the message says so, so that nobody begins again in another folder."""
+    out, finish = tmp_path / "out", run.Run._finish_encoding
+    name = "val.npy" if "layout" in options else "val.bin"
+
+    def finish_and_take(self: run.Run, *args: Any) -> None:
+        finish(self, *args)
+        (out / name).write_text("precious")
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match=f"{name} already exists") as caught:
+        patch.setattr(run.Run, "_finish_encoding", finish_and_take)
+        prepare(corpus_path, out, quiet=True, **OPTIONS | options)
+    n_saved = read_record(out).state.n_tokens
+    assert caught.value.saved == f"{n_saved:,} tokens are saved: once that is fixed, the same command continues"
+    assert (out / name).read_text() == "precious"
+    (out / name).rename(tmp_path / name)
+    monkeypatch.setattr(run.Run, "_encode", fail(AssertionError("again")))
+    prepare(corpus_path, out, quiet=True, **OPTIONS | options)
+    monkeypatch.undo()
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS | options)
+    assert outputs(out) == outputs(tmp_path / "expected")
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda data: b"",
     "zeros": lambda data: bytes(len(data)),

@@ -16,6 +16,7 @@ from ..output.state import State
 from ..support.cancel import Cancel
 from ..support.errors import (
     Cancelled,
+    DiskError,
     InputError,
     Interrupted,
     MemoryLimitError,
@@ -34,6 +35,11 @@ def explain(
     """Return the error to show for the one that ended a run; `prepare.log` gets the traceback of an unexpected one."""
     if cancel.signal_number and isinstance(error.__cause__ or error, Cancelled):
         return Interrupted(cancel.signal_number)
+    if isinstance(error, DiskError) and not folder.is_dir():
+        return DiskError(
+            f"{folder}: the folder is gone: it was moved or deleted while the run worked",
+            "put it back, and the same command continues",
+        )
     if isinstance(error.__cause__ or error, BrokenExecutor):
         return PrepareError(
             f"{sources[state.input].input.shown}, after {state.offset:,}: a worker of the executor was killed, or died;"

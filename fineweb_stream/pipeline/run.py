@@ -101,7 +101,8 @@ class Run:
             yield
         except BaseException as error:
             shown = explain(error, self._state, self._sources, self._folder, self._cancel)
-            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in getattr(shown, "hint", ""):
+            hint = getattr(shown, "hint", "").replace("even with --overwrite", "")  # there it is no advice
+            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in hint:
                 shown.saved = self._saved(isinstance(shown, InputError))
             if shown is error:
                 raise
@@ -345,6 +346,8 @@ class Run:
             with contextlib.suppress(PrepareError, OSError):  # the original error is the one to report
                 clear(self._record)  # nothing worth keeping was saved
             return ""
+        if not self._folder.is_dir():
+            return f"{self._n_saved:,} tokens were saved in it: without it, the same command starts over"
         return f"{self._n_saved:,} tokens are saved: {'once that is fixed, ' * is_input}the same command continues"
 
 
