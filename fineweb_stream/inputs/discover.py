@@ -109,10 +109,9 @@ def _without_own(names: Sequence[str]) -> list[str]:
 
 def _is_written_here(path: Path) -> bool:
     """Tell whether this program writes such a file, or the folder `index`, which holds nothing else then."""
-    if path.is_dir():
-        inside = [file.name for file in path.iterdir()] if path.name == "index" and os.access(path, os.R_OK) else []
-        return bool(inside) and all(map(is_own, inside))
-    return is_own(path.name)
+    if path.name == "index" and os.access(path, os.R_OK) and os.path.isdir(path):
+        return bool(inside := os.listdir(path)) and all(map(is_own, inside))
+    return is_own(path.name) and not os.path.isdir(path)
 
 
 def _find(name: str, format: str | None, network: Network) -> list[Input]:
