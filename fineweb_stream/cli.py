@@ -201,6 +201,8 @@ class _Parser(argparse.ArgumentParser):
                 message += f"; for the file of that name: {quoted(unknown[1])}"
             elif near := difflib.get_close_matches(unknown[1], options, 1, 0.75):
                 message += f"; did you mean {near[0]}?"
+        elif message.startswith("unrecognized arguments: "):
+            message += "; name all inputs together, before the options"
         super().error(escape(message))
 
 
