@@ -217,12 +217,26 @@ def test_what_is_shut_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
-@pytest.mark.parametrize("out", ["gone", "c.txt/out", "/dev/null"])
+@pytest.mark.parametrize("out", ["c.txt/out", "/dev/null"])
 def test_an_output_folder_that_is_none(run_program, tmp_path: Path, out: str) -> None:
-    """A broken link, a name below a file, or a device as --out: the advice is another folder, not permissions."""
+    """A name below a file, or a device as --out: the advice is another folder, not permissions."""
+    (tmp_path / "c.txt").write_text("some words " * 99)
+    assert_error(run_program("c.txt", "--out", out), 4, "it is not a folder: choose another one with --out")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links may need rights there")
+@pytest.mark.parametrize("out", ["gone", "gone/a", "gone/a/b", "loop/a"])
+def test_an_output_folder_behind_a_broken_link(run_program, tmp_path: Path, out: str) -> None:
+    """As when a disk is not mounted: the link is named, wherever it is in --out; with what it leads to, it works."""
     (tmp_path / "c.txt").write_text("some words " * 99)
     (tmp_path / "gone").symlink_to("nowhere")
-    assert_error(run_program("c.txt", "--out", out), 4, "it is not a folder: choose another one with --out")
+    (tmp_path / "loop").symlink_to("loop")
+    link = out[:4]
+    assert_error(run_program("c.txt", "--out", out), 4, f"{link}: a broken link to {os.readlink(tmp_path / link)}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.txt", "gone", "loop"]
+    if link == "gone":
+        (tmp_path / "nowhere").mkdir()
+        assert run_program("c.txt", "--out", out).returncode == 0
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="it needs ulimit")
@@ -628,6 +642,7 @@ def test_plain_text_and_documents_do_not_mix(run_program, tmp_path) -> None:
         (["--max-tokens", "1e400"], "not a size"),
         (["--memory", "4"], "--memory 4: not a size of memory"), (["--memory", "1,5GB"], "with a point: 1.5GB"),
         (["--val-ratio", "0,1"], "with a point: 0.1"),
+        (["--out", "o", "d.txt"], "arguments: d.txt; name all inputs together, before the options"),
     ],
 )  # fmt: skip
 def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -> None:

@@ -115,6 +115,14 @@ FOLDER = "mkdir -p out/train.bin"
 CASES = [
     Case("api.py", "'leave one out'", "d.jsonl --val e.jsonl --val-ratio 0.1", "d.jsonl --val e.jsonl"),
     Case("api.py", "leave out one", "d.jsonl --index --eot before", "d.jsonl --index"),
+    Case(
+        "output/files.py",
+        "make the folder that it leads to",
+        "d.jsonl --out gone/a",
+        "d.jsonl --out gone/a",
+        do=lambda: Path("nowhere").mkdir(),
+        before="ln -s nowhere gone",
+    ),
     Case("api.py", "--out names the folder", "d.jsonl --out c.txt", "d.jsonl --out c"),
     Case("inputs/sources.py", "say what separates documents", "c.txt --shuffle", r"c.txt --shuffle --separator '\n\n'"),
     Case("cli.py", "hint", "d.jsonl --demo", "--demo"),
@@ -629,7 +637,7 @@ def type_in(line: str) -> int:
     status = 0
     for part in line.split("; "):
         words = shlex.split(part)
-        if words[0] in ("mkdir", "rm", "printf", "cp", "mv", "truncate", "touch"):
+        if words[0] in ("mkdir", "rm", "printf", "cp", "ln", "mv", "truncate", "touch"):
             subprocess.run(part, shell=True, check=True, stderr=subprocess.DEVNULL)
             continue
         out = [] if "--out" in words else ["--out", "out"]

@@ -107,6 +107,11 @@ def make_folder(folder: Path) -> list[Path]:
     """Make a folder and those above it, even while others do the same; return those made here, the deepest first."""
     made: list[Path] = []
     with disk_errors(folder):
+        if link := next((each for each in (folder, *folder.parents) if each.is_symlink() and not each.exists()), None):
+            raise DiskError(
+                f"{link}: a broken link to {os.readlink(link)}",
+                "make the folder that it leads to, or mount its disk; or choose another one with --out",
+            )
         for new in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
             with suppress(FileExistsError):
                 new.mkdir()
