@@ -308,7 +308,7 @@ def test_a_bad_record_is_named(server, hub_folder, run_program, tmp_path) -> Non
     (hub_folder / "c.jsonl").write_bytes(b"".join([*lines[:5000], b"{broken\n", *lines[5000:]]))
     done = run_program(f"{server.url}/files/c.jsonl")
     assert done.returncode == 2, done.stderr
-    assert "line 5,001" in done.stderr and "are saved: once that is fixed, the same command continues" in done.stderr
+    assert "line 5,001" in done.stderr and "are saved: with such an option, the same command continues" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.parquet", "c.jsonl.gz"])

@@ -30,7 +30,7 @@ from fineweb_stream.support.errors import DiskError, InputError, Interrupted, Pr
 from fineweb_stream.support.model import Input
 from fineweb_stream.tokenizer import encoder
 
-from .helpers import System, in_blocks, outputs, prepare_in_blocks, shard_path, write_jsonl
+from .helpers import System, in_blocks, outputs, prepare_in_blocks, shard_path, write_jsonl, write_parquet
 from .test_contracts import FORMATS, write_documents
 
 pytestmark = pytest.mark.usefixtures("no_estimate", "no_hash_threads")
@@ -882,6 +882,45 @@ def test_a_file_that_grows_behind_the_place(kind: str, tmp_path: Path, caplog) -
     path.write_bytes(pack(text.replace(b"Document 0.9 ", b"Document 0.8 ", 1) + text))
     with pytest.raises(InputError, match=r"changed: .*: it was read already"):
         prepare(path, tmp_path / "before", quiet=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"shuffle": True}], ids=str)
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.txt", "c.txt.gz", "c.parquet"])
+def test_a_bad_record_in_the_midst(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """An option continues the run, and so does a mended file; where that needs --overwrite, the message says so."""
+    if name == "c.parquet":
+        pytest.importorskip("pyarrow")
+    options = OPTIONS | options | ({"separator": "\n\n"} if ".txt" in name else {})
+    path, way_out = tmp_path / name, {"errors": "replace"} if ".txt" in name else {"skip_bad": True}
+
+    def write(is_mended: bool) -> None:
+        if name == "c.parquet":
+            write_parquet(path, [doc if is_mended or i != 300 else None for i, doc in enumerate(DOCS)])
+            return
+        data = "\n\n".join(DOCS).encode() if ".txt" in name else write_jsonl(tmp_path / "all", DOCS).read_bytes()
+        if not is_mended:
+            data = data.replace(b"Document 300", b"Document \xff" if ".txt" in name else b'"} Document')
+        path.write_bytes(gzip.compress(data, mtime=0) if name.endswith("gz") else data)
+
+    for step in ("option", "mended file"):
+        out = tmp_path / step
+        write(is_mended=False)
+        with pytest.raises(InputError) as caught:
+            prepare_in_blocks(2000, path, out, **options)
+        saved = caught.value.saved
+        assert re.match(r"[\d,]{4,} tokens are saved: ", saved)
+        now = options | (way_out if step == "option" else {})
+        if step == "mended file":
+            write(is_mended=True)
+            if "once that is fixed, the same command continues" not in saved:
+                assert saved.endswith("; with a mended file, --overwrite starts over")
+                with pytest.raises(InputError, match="it was read already"):
+                    prepare(path, out, quiet=True, **now)
+                prepare(path, out, quiet=True, overwrite=True, **now)
+        prepare(path, out, quiet=True, **now)
+        prepare(path, tmp_path / "at once", quiet=True, overwrite=True, **now)
+        assert outputs(out) == outputs(tmp_path / "at once")
+    assert ("with such an option" in saved) == (name not in ("c.jsonl", "c.txt"))
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "gz"])

@@ -29,7 +29,7 @@ from ..output.splits import Split, place_eot, split_documents, split_text, split
 from ..output.spool import check_spool
 from ..output.state import DONE, ENCODING, MERGING, SHUFFLING, State
 from ..support.cancel import Cancel
-from ..support.errors import DiskError, InputError, Interrupted, PrepareError
+from ..support.errors import ChangedError, DiskError, InputError, Interrupted, PrepareError, RecordError
 from ..support.fingerprint import END_BYTES, hash_bytes
 from ..support.log import say
 from . import report
@@ -37,7 +37,7 @@ from .budget import plan_shuffle
 from .failures import explain
 from .fetch import count_ahead, iter_blocks
 from .progress import Progress
-from .schedule import Window, Workers, local_executor, map_ordered
+from .schedule import Window, WorkerError, Workers, local_executor, map_ordered
 from .watch import Watch
 from .worker import Encoded, encode_block, forget_encoders, get_encoder, in_parts
 
@@ -103,7 +103,7 @@ class Run:
             shown = explain(error, self._state, self._sources, self._folder, self._cancel)
             hint = getattr(shown, "hint", "").replace("even with --overwrite", "")  # there it is no advice
             if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in hint:
-                shown.saved = self._saved(isinstance(shown, InputError))
+                shown.saved = self._saved(self._way_on(error, shown))
             if shown is error:
                 raise
             raise shown from error
@@ -341,14 +341,27 @@ class Run:
         state.status = DONE
         self._write_record()
 
-    def _saved(self, is_input: bool) -> str:
+    def _way_on(self, error: BaseException, shown: BaseException) -> str:
+        """Return what continues the run. What was read of a file must stay, but only of some can that be compared."""
+        if not isinstance(shown, InputError):
+            return "the same command continues"
+        is_changed = isinstance(shown, ChangedError)
+        if isinstance(error, WorkerError) and isinstance(error.__cause__, RecordError) and not is_changed:
+            source = error.block.source
+            is_begun = source.number == self._state.input and self._state.offset > 0
+            is_fixed = source.input.is_remote or source.input.compression or source.unit == "row"
+            if is_begun and is_fixed and not source.input.is_stdin:
+                return "with such an option, the same command continues; with a mended file, --overwrite starts over"
+        return "once that is fixed, the same command continues"
+
+    def _saved(self, way_on: str) -> str:
         if (not self._n_saved or self._is_worthless) and not self._state.old:
             with contextlib.suppress(PrepareError, OSError):  # the original error is the one to report
                 clear(self._record)  # nothing worth keeping was saved
             return ""
         if not self._folder.is_dir():
             return f"{self._n_saved:,} tokens were saved in it: without it, the same command starts over"
-        return f"{self._n_saved:,} tokens are saved: {'once that is fixed, ' * is_input}the same command continues"
+        return f"{self._n_saved:,} tokens are saved: {way_on}"
 
 
 def _has_no_room(error: BaseException) -> bool:
