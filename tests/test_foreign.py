@@ -239,6 +239,8 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "xml of attributes": (".xml", lambda: posts().replace("posts>", "all>").encode(), "XML without text"),
     "objects and commas": (".jsonl", lambda: "".join(json.dumps(r) + ",\n" for r in RECORDS).encode(), "a comma after"),
     "lfs": (".txt", lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "git lfs pull"),
+    "lfs before it had its name": (".txt", lambda: b"version https://hawser.github.com/spec/v1\n", "git lfs pull"),
+    "xet": (".txt", lambda: b"# xet version 0\nfilesize = 9\nhash = 'ab'\n", "git xet checkout"),
     "array": (".json", lambda: json.dumps(RECORDS).encode(), "a JSON array"),
     "pretty array": (".json", lambda: json.dumps(RECORDS, indent=2).encode(), "a JSON array"),
     "array of strings": (".json", lambda: json.dumps(DOCS).encode(), "a JSON array"),

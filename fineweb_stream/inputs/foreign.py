@@ -134,9 +134,10 @@ _CONTROLS = re.compile(rb"[\x01-\x06\x0e-\x14\x16-\x19\x1c-\x1f\x7f]")
 
 _TEXTUAL = (
     (
-        rb"version https://git-lfs\.github\.com/",
+        rb"version https://(git-lfs|hawser)\.github\.com/",
         Foreign("a Git LFS pointer instead of the file", hint="git lfs pull (it needs git-lfs)"),
     ),
+    (rb"# xet version \d", Foreign("a Xet pointer instead of the file", hint="git xet checkout (it needs git-xet)")),
     (
         rb"(/|\.\./|\./)?(\.git/)?annex/objects/",
         Foreign("a git-annex pointer instead of the file", hint="git annex get {path}"),
