@@ -147,6 +147,21 @@ def test_a_zstd_window_too_large_is_told(tmp_path: Path) -> None:
     assert outputs(tmp_path / "plain") == outputs(tmp_path / "out")
 
 
+def test_a_zstd_dictionary_is_told(tmp_path: Path) -> None:
+    """What was compressed with a dictionary is not called damaged, and the advice how to unpack it works."""
+    zstandard = pytest.importorskip("zstandard")
+    dictionary = zstandard.train_dictionary(2000, [f"words of the record {i}, and more".encode() for i in range(2000)])
+    (tmp_path / "DICTIONARY").write_bytes(dictionary.as_bytes())
+    packer = zstandard.ZstdCompressor(dict_data=dictionary)
+    (tmp_path / "c.txt.zst").write_bytes(packer.compress(b"some words\n" * 999))
+    with pytest.raises(InputError, match=r"was compressed with a dictionary.*\n.*unzstd -D DICTIONARY") as caught:
+        prepare(tmp_path / "c.txt.zst", tmp_path / "out", quiet=True)
+    if not shutil.which("unzstd"):
+        pytest.skip("no zstd program is here")
+    subprocess.run(caught.value.hint.partition("unpack it: ")[2], shell=True, check=True, cwd=tmp_path)
+    assert (tmp_path / "c.txt").read_bytes() == b"some words\n" * 999
+
+
 @given(data=st.binary(max_size=3000), sizes=st.lists(st.integers(1, 500), max_size=30), n_members=st.integers(1, 5))
 def test_reads_of_any_size(data: bytes, sizes: list[int], n_members: int) -> None:
     """Whatever sizes are read, the contents come out whole."""

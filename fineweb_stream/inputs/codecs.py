@@ -167,6 +167,9 @@ class CompressedFile:
                     f"needs more than {format_size(self._max_bytes)} of memory to be unpacked, which is not available,",
                     f"give it more with --memory, or {_how_to_unpack(self._path, self._suffix)}",
                 ) from None
+            if "Dictionary mismatch" in str(error):
+                how = f"unpack it: unzstd -D DICTIONARY {quoted(self._path)}"
+                raise self._error("was compressed with a dictionary, which is needed", how) from None
             raise self._error(f"is damaged, or followed by something else ({error})", "fetch the file again") from None
         self._is_begun = not self._member.eof
         if not self._is_begun:
