@@ -74,6 +74,7 @@ BAD_FILES = {
         ["prettyarray.jsonl: a JSON array", "convert it to jsonl"],
     ),
     "half.jsonl": (jsonl(*[{"text": t} for t in GOOD]) + b'{"text": "ab', ["line 51", "not JSON", "--skip-bad"]),
+    "comma.jsonl": (b'{"text": "a",}\n{"text": "b",}\n', ["line 1", "not JSON", "repair the line; if it was cut off"]),
     "null.jsonl": (jsonl({"text": "a"}, {"text": None}), ["null.jsonl, line 2 (byte 14)", "is null", "--skip-bad"]),
     "missing.jsonl": (jsonl({"text": "a"}, {"id": 3}), ["line 2", "no field 'text'", "id"]),
     "number.jsonl": (jsonl({"text": "a"}, {"text": 3}), ["line 2", "is a number, not text"]),
@@ -87,6 +88,7 @@ BAD_FILES = {
     "binary.txt": (bytes(range(256)) * 9, ["binary.txt: binary data"]),
     "picture.txt": (b"\x89PNG\r\n\x1a\n\0\0", ["an image (PNG"]),
     "parquet.txt": (b"PAR1\x15\x04abcd", ["a parquet file"]),
+    "answer.parquet": (b"Entry not found", ["answer.parquet: plain text", "if a server sent it instead of the file"]),
     "broken.parquet": (b"PAR1" + b"\0" * 100 + b"PAR1", ["broken.parquet: not a whole parquet file"]),
     "short.parquet": (b"PAR1", ["short.parquet: not a whole parquet file"]),
 }

@@ -66,6 +66,7 @@ def write_inputs() -> None:
     Path("lines.jsonl").write_text("\n\n")
     lines = Path("d.jsonl").read_text()
     Path("bad.jsonl").write_text(lines + "{not json}\n" + lines)
+    Path("joined.jsonl").write_text(lines.replace("\n", ""))
     Path("array.jsonl").write_text(lines + '["one"]\n')
     Path("string.jsonl").write_text(lines + '"one"\n')
     Path("null.jsonl").write_text(lines + '{"text": null}\n')
@@ -160,6 +161,7 @@ CASES = [
     ),
     Case("inputs/formats.py", "_rename(name, (path.stem", "plain.txt.gz", "plain.txt", do=r"(mv .*)"),
     Case("inputs/jsonl.py", "hint", "bad.jsonl", "bad.jsonl {0}", typed=SKIP),
+    Case("inputs/jsonl.py", "hint", "joined.jsonl", "NEW", do=r"\((jq .*) writes them so"),
     Case("inputs/jsonl.py", "hint", "first.jsonl", "first.jsonl {0}", typed=SKIP),
     Case("inputs/jsonl.py", "hint", "e.jsonl words.jsonl", "e.jsonl words.jsonl {0}", typed=SKIP),
     Case("inputs/jsonl.py", "hint", "words.jsonl", "words.jsonl {0}", typed="if it is plain text: (--format text)"),

@@ -110,9 +110,11 @@ def find_format(name: str, head: bytes, asked: str | None = None, compression: s
     content = "parquet" if is_parquet else "jsonl" if is_json_lines(head) else "text"
     if known and (known == "parquet") != is_parquet:
         what = {"jsonl": "JSON Lines", "text": "plain text", "parquet": "a parquet file"}[content]
+        answer = "if a server sent it instead of the file, fetch the file again; else "
         raise InputError(
             f"{name}: {what}, though its name ends in {suffix}",
-            f"{_rename(name, Path(name).stem + SUFFIX_OF_FORMAT[content])}; or use --format {content}",
+            answer * (known == "parquet")
+            + f"{_rename(name, Path(name).stem + SUFFIX_OF_FORMAT[content])}; or use --format {content}",
         )
     return content if content != "text" else known or content
 

@@ -192,9 +192,10 @@ def _parse_exactly(line: str, byte: int, record: int) -> Any:
         return json.loads(line, parse_int=lambda digits: int(digits[:99]))  # int() refuses thousands of them
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        hint = (
-            "each line must be one object (jq -c . OLD > NEW writes them so); if it was cut off, fetch the file again"
-        )
+        rest = line[getattr(error, "pos", 0) :].strip()  # what jq reads: another object, or one that goes on
+        is_object = not rest or (detail == "Extra data" and rest.startswith("{"))
+        how = "each line must be one object (jq -c . OLD > NEW writes them so)" if is_object else "repair the line"
+        hint = f"{how}; if it was cut off, fetch the file again"
         if byte == 0 and not line.lstrip().startswith("{"):
             hint = _AS_TEXT
         raise RecordError(record, byte, f"not JSON ({detail}): {_excerpt(line)}", hint) from None
