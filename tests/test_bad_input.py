@@ -278,8 +278,28 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
         found = [Path(input.path).relative_to(tmp_path) for input in find_inputs([str(tmp_path / name)])]
         assert found == [Path("tree/a/1.txt"), Path("tree/b/2.txt")]
     (tmp_path / "tree/gone.txt").symlink_to("nowhere.txt")
-    with pytest.raises(InputError, match=r"gone\.txt: a broken link to nowhere\.txt"):
-        find_inputs([str(tmp_path / "tree/*.txt")])
+    for target in ("nowhere.txt", "gone.txt"):
+        (tmp_path / "tree/gone.txt").unlink()
+        (tmp_path / "tree/gone.txt").symlink_to(target)
+        with pytest.raises(InputError, match=rf"gone\.txt: a broken link to {target}\n.*remove it"):
+            find_inputs([str(tmp_path / "tree/*.txt")])
+
+
+def test_what_links_lead_to_is_not_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In a cache as the Hub's, what a link leads to is read by the link's name: only the rest is said to be skipped."""
+    from fineweb_stream.inputs.discover import find_inputs
+
+    for name in ("blobs/0a1b", "blobs/2c3d.incomplete", "snapshots/main/c.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_jsonl(tmp_path / name, GOOD)
+    link = tmp_path / "snapshots/main/c.jsonl"
+    link.unlink()
+    try:
+        link.symlink_to("../../blobs/0a1b")
+    except OSError:
+        pytest.skip("no links here")
+    assert [input.path for input in find_inputs([str(tmp_path)])] == [str(link)]
+    assert "2c3d.incomplete" in caplog.text and "0a1b" not in caplog.text
 
 
 def test_a_drive_without_file_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -514,6 +514,17 @@ def test_in_a_folder_of_its_own_kind(tmp_path: Path) -> None:
     assert made.path.endswith("a.jsonl")
 
 
+def test_in_a_folder_of_source_code(tmp_path: Path) -> None:
+    """Of what it could read if named, the most usual kind is advised, not the first: here a file of settings."""
+    for name in ("setup.cfg", "src/a.py", "src/b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    with pytest.raises(InputError, match=r"only setup\.cfg, a\.py, b\.py\n.*; or name others: (\S+)") as caught:
+        find_inputs([str(tmp_path)])
+    pattern = caught.value.hint.rpartition(": ")[2].strip("'")
+    assert [Path(input.path).name for input in find_inputs([pattern])] == ["a.py", "b.py"]
+
+
 def test_the_program_is_no_corpus(tmp_path: Path) -> None:
     """Its folder, which may lie beside a corpus, is not entered, and its script is not advised as an input."""
     assert not list(iter_files(ROOT / "fineweb_stream"))

@@ -166,6 +166,8 @@ BESIDE: dict[str, tuple[dict[str, str], list[str], str]] = {
         ["a.json", "b.jsonl"],
         "not read: c.json",
     ),
+    "a download": ({"a.txt": "", "b.jsonl.part": "", "README.txt.bak": ""}, ["a.txt"], "read: b.jsonl.part beside"),
+    "a download alone": ({"a.txt.crdownload": "words"}, [], "not read: a.txt.crdownload beside"),
     "a broken link": ({"input.txt": "", "a.txt": "a"}, ["input.txt"], "not read: a.txt"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import glob
 import hashlib
@@ -167,7 +168,9 @@ def _no_usable_but(folder: str, others: Sequence[Path], how: str = "the file") -
 def _no_usable(folder: Path, others: list[Path]) -> InputError:
     """Return the error for a folder with no usable file: with advice for a known kind, unless some can be named."""
     refusal = None
-    for path in [path for path in others if not (path.is_dir() or is_about(path.name))][:20]:
+    n_of = Counter(path.suffix for path in others)
+    usual = sorted(others, key=lambda path: -n_of[path.suffix])  # source code, not a file of settings beside it
+    for path in [path for path in usual if not (path.is_dir() or is_about(path.name))][:20]:
         try:
             _describe(path, True, None)
         except InputError as error:
@@ -204,8 +207,9 @@ def default_names(folder: Path) -> list[str]:
     groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]
     chosen = next((group for group in groups if group), [])
     others = no_lines + [path for path in files if path not in chosen]
+    others += [path for path in paths if is_usable(path.stem) and not is_usable(path.name)]  # c.txt.part, for example
     if not chosen:
-        others += [path for path in paths if not is_own(path.name) and _can_be_converted(path)]
+        others += [path for path in paths if not (is_own(path.name) or path in others) and _can_be_converted(path)]
     if others:
         log.warning("note: not read: %s beside the script; name what you want", name_some(others))
     note_splits(folder, chosen)
@@ -340,6 +344,8 @@ def _walk(folder: Path) -> list[Path]:
         elif not (is_own(path.name) or path.name.startswith(".")):
             others.append(path)
     found, no_lines = without_metadata(each_once(found))
+    linked = {os.path.realpath(path) for path in found if path.is_symlink()}  # as in the Hub's cache
+    others = [path for path in others if not linked or os.path.realpath(path) not in linked]
     others = sorted(others + no_lines, key=natural_key)
     if not found:
         raise _no_usable(folder, others)
@@ -401,11 +407,11 @@ def _describe(path: Path, is_named: bool, asked: str | None) -> Input:
                     raise
                 how = f"{_without_format(error)}; likewise any others like it; then move the old ones out of the folder"
                 raise InputError(error.message, how) from None
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise InputError(f"{path}: a broken link to {os.readlink(path)}", "remove it, or repair it") from None
-        raise InputError(f"{path}: no such file", _meant(path)) from None
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP) and path.is_symlink():
+            raise InputError(f"{path}: a broken link to {os.readlink(path)}", "remove it, or repair it") from None
+        if isinstance(error, FileNotFoundError):
+            raise InputError(f"{path}: no such file", _meant(path)) from None
         raise InputError(f"{path}: {error.strerror}", "check the file's permissions") from None
     name = str(path) if str(path) != STDIN else os.path.join(".", STDIN)  # a file named -
     return Input(name, format, info.st_size, file_fingerprint(path), bool(compression), compression)
