@@ -191,6 +191,15 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path: Path) -> None:
     prepare(tmp_path / "c.parquet", tmp_path / "out", quiet=True)
 
 
+def test_a_version_that_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One release of pyarrow ends the whole process at files of later ones: it is named before it is asked."""
+    pa = pytest.importorskip("pyarrow")
+    write_parquet(tmp_path / "c.parquet", ["some words"] * 9)
+    monkeypatch.setattr(pa, "__version__", "19.0.0")
+    with pytest.raises(InputError, match=r"c\.parquet: pyarrow 19\.0\.0 .*\n.*pip install -U pyarrow"):
+        prepare(tmp_path / "c.parquet", tmp_path / "out", quiet=True)
+
+
 @pytest.mark.parametrize("plaintext_footer", [True, False])
 def test_encrypted_columns_are_refused(tmp_path: Path, plaintext_footer: bool) -> None:
     """Without its key Arrow ends the whole process at such a column; the file is named, and skipped where asked."""

@@ -409,6 +409,8 @@ def _metadata(input: Input, network: Network) -> pq.FileMetaData:
         import pyarrow as pa
     except ImportError:
         raise InputError(f"{input.shown}: reading parquet needs pyarrow", "pip install -U pyarrow") from None
+    if pa.__version__ == "19.0.0":  # apache/arrow#45283
+        raise InputError(f"{input.shown}: pyarrow 19.0.0 may end the process here", "pip install -U pyarrow")
     n_bytes = min(max(input.size // 64, MIN_FOOTER_BYTES), MAX_FOOTER_BYTES)
     with open_file(input, network, buffer_bytes=n_bytes) as file:
         try:
