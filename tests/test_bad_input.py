@@ -150,6 +150,7 @@ def test_skip_bad_counts_and_locates(run_program, tmp_path, kind: str) -> None:
 
 
 SHUT = {
+    "": "secret.json: Permission denied\n  check the path",
     "secret.txt": "secret.txt: Permission denied\n  check the file's permissions",
     "shut/c.txt": "shut/c.txt: Permission denied\n  check the path, and the permissions of its folders",
     "shut/*.txt": "shut/*.txt: Permission denied\n",
@@ -197,11 +198,11 @@ def test_what_is_shut_is_named(tmp_path: Path) -> None:
             pytest.skip("root reads all")
         capabilities = "-dac_override,-dac_read_search"
         command = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", *command]
-    files = "c.txt", "secret.txt", "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt", "disk/c.txt", "disk/lost+found/c.txt"
-    for path in files:
+    beside = "c.txt", "secret.txt", "secret.json"
+    for path in (*beside, "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt", "disk/c.txt", "disk/lost+found/c.txt"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("some words " * 99)
-    shut = [tmp_path / path for path in ("secret.txt", "shut", "tree/b", "disk/lost+found")]
+    shut = [tmp_path / path for path in (*beside[1:], "shut", "tree/b", "disk/lost+found")]
     for path in shut:
         path.chmod(0)
     env = os.environ | {"PYTHONPATH": str(ROOT)}

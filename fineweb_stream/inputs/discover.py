@@ -201,8 +201,9 @@ def default_names(folder: Path) -> list[str]:
     Of the files that a folder argument would take, it returns the first of these groups that is not empty:
     `train_fineweb.txt`, `input.txt`, parquet, JSON Lines, text.
     """
-    paths = [path for path in sorted(folder.iterdir(), key=natural_key) if path.is_file() or not path.exists()]
-    files, no_lines = without_metadata([path for path in paths if is_usable(path.name)])
+    with _shut_named(folder):
+        paths = [path for path in sorted(folder.iterdir(), key=natural_key) if path.is_file() or not path.exists()]
+        files, no_lines = without_metadata([path for path in paths if is_usable(path.name)])
     groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
     groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]
     chosen = next((group for group in groups if group), [])
@@ -305,7 +306,7 @@ def _by_name(url: str) -> tuple[str, str]:
 def _expand(name: str) -> Iterator[tuple[Path, bool]]:
     """Yield each file of an argument, and whether the user named (or matched) the file itself."""
     path = Path(name)
-    try:
+    with _shut_named(name):
         if path.is_dir():
             yield from ((file, False) for file in _walk(path))
         elif path.exists() or not glob.has_magic(name):
@@ -319,6 +320,13 @@ def _expand(name: str) -> Iterator[tuple[Path, bool]]:
             if not found:
                 raise InputError(f"{name}: no file matches", "check the pattern; in quotes, ** includes subfolders")
             yield from ((path, path in named) for path in found)
+
+
+@contextlib.contextmanager
+def _shut_named(name: str | Path) -> Iterator[None]:
+    """Turn the error of a folder that cannot be read, or of a file in it, into an `InputError` that names it."""
+    try:
+        yield
     except OSError as error:
         raise InputError(
             f"{Path(error.filename or name)}: {error.strerror}", "check the path, and the permissions of its folders"
