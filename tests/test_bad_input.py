@@ -161,7 +161,10 @@ SHUT = {
     "tree/*/*.txt": "tree/b: Permission denied\n",
     "tr*/?/2.txt": "tree/b: Permission denied\n",
     "**/*.txt": ": Permission denied\n  check the path, and the permissions of its folders",
+    "shut/train.bin": "shut/train.bin: written by this program, so not an input",
+    "c.txt --tokenizer shut/t.json": "shut/t.json",
     "tree/[a]/**": "",
+    "disk/a": "",
     "disk/**/*.txt": "",
     "dis*": "",
     "c.txt --out shut/out": "shut/out: Permission denied\n  make sure that the folder can be written to",
@@ -199,9 +202,10 @@ def test_what_is_shut_is_named(tmp_path: Path) -> None:
         capabilities = "-dac_override,-dac_read_search"
         command = ["setpriv", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", *command]
     beside = "c.txt", "secret.txt", "secret.json"
-    for path in (*beside, "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt", "disk/c.txt", "disk/lost+found/c.txt"):
+    for path in (*beside, "shut/c.txt", "tree/a/1.txt", "tree/b/2.txt", "disk/a/c.txt", "disk/lost+found/c.txt"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("some words " * 99)
+    (tmp_path / "disk/a/link.md").symlink_to(tmp_path / "shut/c.txt")  # which is passed over
     shut = [tmp_path / path for path in (*beside[1:], "shut", "tree/b", "disk/lost+found")]
     for path in shut:
         path.chmod(0)

@@ -170,7 +170,7 @@ def _no_usable(folder: Path, others: list[Path]) -> InputError:
     refusal = None
     n_of = Counter(path.suffix for path in others)
     usual = sorted(others, key=lambda path: -n_of[path.suffix])  # source code, not a file of settings beside it
-    for path in [path for path in usual if not (path.is_dir() or is_about(path.name))][:20]:
+    for path in [path for path in usual if not (os.path.isdir(path) or is_about(path.name))][:20]:
         try:
             _describe(path, True, None)
         except InputError as error:
@@ -192,7 +192,7 @@ def _without_format(error: InputError) -> str:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+    return os.path.getsize(path) if os.path.isfile(path) else 0
 
 
 def default_names(folder: Path) -> list[str]:
@@ -202,7 +202,8 @@ def default_names(folder: Path) -> list[str]:
     `train_fineweb.txt`, `input.txt`, parquet, JSON Lines, text.
     """
     with _shut_named(folder):
-        paths = [path for path in sorted(folder.iterdir(), key=natural_key) if path.is_file() or not path.exists()]
+        every = sorted(folder.iterdir(), key=natural_key)
+        paths = [path for path in every if os.path.isfile(path) or not os.path.exists(path)]
         files, no_lines = without_metadata([path for path in paths if is_usable(path.name)])
     groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
     groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]

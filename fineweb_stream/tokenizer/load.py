@@ -63,9 +63,9 @@ def load_spec(spec: TokenizerSpec) -> Tokenizer:
         from .tokenizer_json import of_json
 
         path = Path(spec.name)
-        path = path / "tokenizer.json" if path.is_dir() else path
+        path = path / "tokenizer.json" if os.path.isdir(path) else path
         config = path.with_name("tokenizer_config.json")
-        return of_json(spec, read_file(path), read_file(config) if config.exists() else b"{}")
+        return of_json(spec, read_file(path), read_file(config) if os.path.exists(config) else b"{}")
     from .ranks import of_name
 
     return of_name(spec)
