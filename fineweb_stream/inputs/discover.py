@@ -10,6 +10,7 @@ import glob
 import hashlib
 import os
 import re
+import reprlib
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,9 @@ from .kind import HEAD_BYTES
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .standard_input import stdin_head
 
+MAX_NAME = 1 << 15
+"""More characters than the name of a file has on any system."""
+
 N_LOOKED = 64
 """How many remote files are checked, each text or jsonl by a request, before all others are trusted by their names."""
 
@@ -57,11 +61,14 @@ def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
     if isinstance(inputs, str | bytes | os.PathLike):
         inputs = [inputs]
     if hasattr(inputs, "read"):
-        raise InputError(f"{inputs!r}: an open file, not its name", "give the name; - is standard input")
+        raise InputError(f"{reprlib.repr(inputs)}: an open file, not its name", "give the name; - is standard input")
     try:
         names = [os.fsdecode(name) for name in (() if inputs is None else inputs)]
     except TypeError as error:
-        raise InputError(f"{inputs!r}: not names of files ({error})", "give a name, or a list of names") from None
+        what = f"{reprlib.repr(inputs)}: not names of files ({error})"  # a data set may be handed over
+        raise InputError(what, "give a name, or a list of names") from None
+    if text := next((name for name in names if len(name) > MAX_NAME), ""):
+        raise InputError(f"{text[:60]}…: a text, not the name of a file", "save it to a file, and name that")
     if "" in names:
         raise InputError("an input without a name", "is a shell variable empty? . is the current folder")
     if bad := next((name for name in names if "\0" in name), ""):
