@@ -127,6 +127,17 @@ def database() -> bytes:
     return connection.serialize() if hasattr(connection, "serialize") else b"SQLite format 3\0" + bytes(84)
 
 
+def web_archive(is_arc: bool) -> bytes:
+    columns = "1 0 ARC\nURL IP-address Archive-date Content-type Archive-length\n\n"
+    parts = [f"filedesc://c.arc 0.0.0.0 20080101000000 text/plain {len(columns)}\n{columns}\n" if is_arc else ""]
+    for i, text in enumerate(DOCS):
+        body = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n{text}"
+        arc = f"http://a.b/{i} 1.2.3.4 20080101000000 text/html {len(body)}\n{body}\n"
+        warc = f"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: {len(text)}\r\n\r\n{text}\r\n\r\n"
+        parts.append(arc if is_arc else warc)
+    return "".join(parts).encode()
+
+
 def sound() -> bytes:
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
@@ -221,6 +232,8 @@ FOREIGN: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "lines of lists of objects": (".json", lambda: lines_of(json.dumps, [RECORDS[:9], RECORDS[9:]]), "of objects"),
     "numbers": (".json", lambda: json.dumps([*range(999)]).encode(), "a JSON array of numbers"),
     "json sequence": (".json", lambda: lines_of(lambda r: f"\x1e{json.dumps(r)}", RECORDS), "a JSON text sequence"),
+    "warc": (".warc.wet", lambda: web_archive(is_arc=False), "a web archive"),
+    "arc": (".arc", lambda: web_archive(is_arc=True), "a web archive"),
     "mbox": (".mbox", lambda: mailbox(), "a mailbox"),
     "mail": (".eml", lambda: mail(), "a mail or a saved page (MIME)"),
     "mail of two kinds": (".eml", lambda: mail("<p>hello"), "a mail or a saved page (MIME)"),

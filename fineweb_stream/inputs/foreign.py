@@ -159,7 +159,7 @@ _TEXTUAL = (
         rb"(?i)([a-z][a-z-]*:[^\n]*\n([ \t][^\n]*\n)*)*mime-version: *1\.0\s",
         Foreign("a mail or a saved page (MIME)", _from_mails("[r(open(sys.argv[1], 'rb'))]"), ".jsonl", is_text=True),
     ),
-    (rb"WARC/\d", Foreign("a web archive (WARC)", _WARC, ".jsonl", is_text=True)),
+    (rb"WARC/\d|filedesc://", Foreign("a web archive (WARC or ARC)", _WARC, ".jsonl", is_text=True)),
     (
         rb"(\d+[ \t\r]*\n)?\d\d?:\d\d:\d\d[,.]\d+( +--> |,\d+:\d\d:\d\d\.)|WEBVTT(?=\s).*-->",
         Foreign("subtitles", _CUES, is_text=True),
