@@ -565,6 +565,10 @@ def test_room_for_what_has_not_come_yet(tmp_path: Path, options: dict[str, str])
     with pytest.raises(InputError, match=place):
         prepare(path, tmp_path / "out", quiet=True, **options)
     prepare(path, tmp_path / "as it is", errors="replace", quiet=True, **options)
+    for encoding in ("utf-16-le", "utf-16-be"):  # a shell that writes UTF-16 had it after the text
+        path.write_bytes(text + PLAIN.encode(encoding))
+        with pytest.raises(InputError, match=r"c\.txt.*byte [\d,]+\)?: text in UTF-16 among UTF-8\n.*iconv -f utf-16 "):
+            prepare(path, tmp_path / "out", quiet=True, **options)
     path.write_bytes(text)
     prepare(path, tmp_path / "out", quiet=True, overwrite=True, **options)
 

@@ -469,7 +469,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
         ("inputs/refusal.py", "hint"),
-        ("inputs/decoding.py", "{NOT_WHOLE}; --errors replace reads it"),
+        ("inputs/decoding.py", "{how}; --errors replace reads it"),
         ("inputs/discover.py", "hint"),
     ],
     "Files change in the midst, or billions of tokens come: test_resume, test_bad_input, test_val_files.": [

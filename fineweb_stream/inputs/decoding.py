@@ -15,6 +15,7 @@ BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _ASCII = re.compile(rb"[\x00-\x7f]")
 ZEROS = bytes(4096)  # more zero bytes in a row than text has
+_ZEROS_OR_WIDE = re.compile(rb"\0(?:\0{%d}|[\t-~](?:\0[\t-~]){63})" % (len(ZEROS) - 1))  # UTF-16 is valid UTF-8, too
 NOT_WHOLE = "is the file still being downloaded? Wait until it is complete"
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]+")
@@ -39,9 +40,9 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
-def has_zeros(data: bytes) -> bool:
-    """Tell whether there is a long run of zero bytes: space that a download reserved but has not filled yet."""
-    return not np.frombuffer(data, np.uint8).min(initial=1) and ZEROS in data
+def find_zeros(data: bytes) -> re.Match[bytes] | None:
+    """Find a long run of zero bytes, space that a download reserved but has not filled yet, or UTF-16 after UTF-8."""
+    return None if np.frombuffer(data, np.uint8).min(initial=1) else _ZEROS_OR_WIDE.search(data)
 
 
 def normalized(data: bytes) -> bytes:
@@ -62,13 +63,11 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
     """
     changes = Changes()
     if is_utf8(data):
-        if errors == "strict" and has_zeros(data):
-            raise RecordError(
-                record,
-                byte + data.index(ZEROS),
-                f"{len(ZEROS):,} or more zero bytes, not text",
-                f"{NOT_WHOLE}; --errors replace reads it as it is",
-            )
+        if errors == "strict" and (zeros := find_zeros(data)):
+            is_wide = zeros[0][1:2] != b"\0"
+            what = "text in UTF-16 among UTF-8" if is_wide else f"{len(ZEROS):,} or more zero bytes, not text"
+            how = "convert it (iconv -f utf-16 -t utf-8) before files are joined" if is_wide else NOT_WHOLE
+            raise RecordError(record, byte + zeros.start(), what, f"{how}; --errors replace reads it as it is")
         return data, changes
     kind = "replaced" if errors == "replace" else "left out"
     parts: list[bytes] = []

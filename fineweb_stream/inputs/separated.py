@@ -16,7 +16,7 @@ from ..support.errors import RecordError
 from ..support.model import Change, Changes
 from ..tokenizer.batch import join_bytes
 from .blocks import Batch, Block, Source
-from .decoding import BOM, has_zeros, is_utf8, normalized, repair
+from .decoding import BOM, find_zeros, is_utf8, normalized, repair
 from .storage import InputFile, StreamFull, open_input, read_block, sample_blocks
 
 _SCAN_BYTES = 1 << 16
@@ -80,7 +80,7 @@ class SeparatedText(Records):
             data, offset = data[len(BOM) :], len(BOM)
         texts: list[bytes] = []
         changes = Changes()
-        is_valid = is_utf8(data) and not has_zeros(data)
+        is_valid = is_utf8(data) and not find_zeros(data)
         n_records = 0
         for n_records, (start, text) in enumerate(split(data, self.separator), 1):
             if not is_valid:
