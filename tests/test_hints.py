@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from fineweb_stream import InputError, cli, open_documents, open_tokens, prepare
-from fineweb_stream.support import errors, shell
+from fineweb_stream.support import errors, redact, shell
 
 from .conftest import ROOT
 from .helpers import System, write_jsonl, write_parquet
@@ -722,6 +722,22 @@ def test_paths_in_commands_are_one_word(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(InputError) as caught:
             call()
         assert str(path) in shlex.split(caught.value.hint), caught.value.hint
+
+
+@pytest.mark.skipif(os.name == "nt" or not shutil.which("bash"), reason="the words of another shell")
+@pytest.mark.parametrize("name", [b"a\nb.txt", b"caf\xe9 it's.txt", b"\x1b[31m\\.txt", "\u202e.txt".encode()])
+def test_names_that_a_message_cannot_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+    """A command has them in escapes that a shell reads, not in those of Python: it works as it is printed."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        Path(os.fsdecode(name)).write_bytes(gzip.compress(TEXT.encode()))
+    except OSError:
+        pytest.skip("there are no such names here")
+    with pytest.raises(InputError) as caught:
+        prepare(os.fsdecode(name), "out")
+    printed = redact.escape(caught.value.hint.partition(": ")[2])
+    subprocess.run(["bash", "-c", printed], check=True)
+    assert os.listdir(b".") == [name + b".gz"]
 
 
 def test_commands_on_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

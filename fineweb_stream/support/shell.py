@@ -7,6 +7,8 @@ import re
 import shlex
 import sys
 
+from .redact import escape
+
 
 def quoted(text: str) -> str:
     """Return a path or a pattern quoted for a shell, and such that no command takes it for an option.
@@ -20,7 +22,10 @@ def quoted(text: str) -> str:
 def as_word(text: str) -> str:
     """Return any text quoted as one word for a shell, on Windows for cmd.exe and PowerShell."""
     if os.name != "nt":
-        return shlex.quote(text)
+        if escape(text) == text:
+            return shlex.quote(text)
+        plain = (chr(byte) if 31 < byte < 127 and byte not in b"'\\" else f"\\{byte:03o}" for byte in os.fsencode(text))
+        return f"$'{''.join(plain)}'"  # what a message cannot show, as bash, zsh and ksh read it
     from subprocess import list2cmdline
 
     is_plain = re.fullmatch(r"[\w\\/:.+=~-]+", text)
