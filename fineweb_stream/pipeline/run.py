@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -101,8 +102,8 @@ class Run:
             yield
         except BaseException as error:
             shown = explain(error, self._state, self._sources, self._folder, self._cancel)
-            hint = getattr(shown, "hint", "").replace("even with --overwrite", "")  # there it is no advice
-            if isinstance(shown, PrepareError | Interrupted) and "--overwrite" not in hint:
+            is_lost = re.search("(?<!even with )--overwrite", getattr(shown, "hint", ""))  # what it advises starts over
+            if isinstance(shown, PrepareError | Interrupted) and not is_lost:
                 shown.saved = self._saved(self._way_on(error, shown))
             if shown is error:
                 raise
