@@ -214,7 +214,7 @@ def _request(given: dict[str, Any]) -> Request:
     if os.path.isfile(folder):  # False for a name that is too long, which fails later
         raise InputError(f"{folder}: a file, not a folder", "--out names the folder that the outputs go into")
     if given["demo"] and names:
-        raise InputError(f"demo=True takes no inputs: {names[0]}", "it has its own text: leave one out")
+        raise InputError(f"--demo takes no input: {names[0]}", "it has its own text: leave one out")
     given = given | {"connections": read_as("connections", given["connections"], parse_count)}
     plain = {
         field.name: given[field.name] for field in fields(Request) if field.name in given and field.name != "names"

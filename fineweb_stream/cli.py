@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,6 @@ from .support.errors import InputError, Interrupted, PrepareError, RemoteError
 from .support.log import flush_output, hold_output, log, printed
 from .support.redact import escape
 from .support.shell import program, quoted
-from .support.units import parse_size
 from .support.version import __version__
 from .token_files import commands
 
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
     """Run the command line and return its exit status; inputs and outputs are in `folder` unless named."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] in commands.COMMANDS:
-        return _look(arguments)
+        return commands.main(arguments)
     hold_output("backslashreplace")  # a path may have bytes that the locale cannot show
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a useless thread per CPU
     is_all_said = True
@@ -72,15 +71,6 @@ def run(folder: Path | None = None) -> NoReturn:
     A normal exit would take 0.1 s for cleanup, and wait for an engine's call whose result nobody needs.
     """
     os._exit(main(folder=folder))
-
-
-def _look(arguments: Sequence[str]) -> int:
-    """Run a command that looks at token files, and return its exit status."""
-    try:
-        return commands.main(arguments)
-    except ModuleNotFoundError as error:  # each loads what it needs
-        print(f"{error.name} is not installed\n  pip install {error.name}", file=sys.stderr)
-        return 1
 
 
 def _as_typed(message: str) -> str:
@@ -122,14 +112,11 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
         for line in write_tiktoken_cache(Path(cache)):
             log.info(line)
         return 0
-    if options["inputs"] and (options["verify"] or options["demo"]):
-        option = "--verify" if options["verify"] else "--demo"
-        first, hint = options["inputs"][0], "it has its own text: leave one out"
-        if options["verify"]:
-            hint = "it checks the folder that --out names"
-            if out is here and os.path.isdir(first):
-                hint += f": {program()} --verify --out {quoted(first)}"
-        raise InputError(f"{option} takes no input: {first}", hint)
+    if options["inputs"] and options["verify"]:
+        first, hint = options["inputs"][0], "it checks the folder that --out names"
+        if out is here and os.path.isdir(first):
+            hint += f": {program()} --verify --out {quoted(first)}"
+        raise InputError(f"--verify takes no input: {first}", hint)
     if options.pop("verify"):
         from .output.verify import verify
 
@@ -139,6 +126,8 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
     from .api import prepare
     from .memory.guard import return_large_blocks
 
+    if options["separator"] is not None:
+        options["separator"] = parse_separator(options["separator"])
     cancel.check()
     return_large_blocks()  # not in prepare(): a script's allocator is left alone
     names = options.pop("inputs")
@@ -232,19 +221,15 @@ def make_parser() -> argparse.ArgumentParser:
         usage="prepare.py [INPUT ...] [options]",
     )
     add = parser.add_argument
-    add(
-        "inputs",
-        nargs="*",
-        metavar="INPUT",
-        help="files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input",
-    )
+    help = "files, folders, globs, URLs, fineweb-edu:sample-10BT; - is standard input"
+    add("inputs", nargs="*", metavar="INPUT", help=help)
     add("--out", metavar="DIR", help="where the outputs go (default: beside the script)")
     add("--val", nargs="+", action="extend", default=[], metavar="FILE", help="files that are the validation split")
     add("--val-ratio", metavar="R", help=f"share for validation (default: {DEFAULT_VAL_RATIO}; --demo: 0.1)")
-    add("--val-tokens", type=_size, metavar="N", help="the first N tokens (whole documents) are the validation split")
+    add("--val-tokens", metavar="N", help="the first N tokens (whole documents) are the validation split")
     add("--val-at", choices=VAL_PLACES, default="start", metavar="P", help="where val is in plain text: start or end")
-    add("--shard-tokens", type=_size, metavar="N", help="tokens per shard, if kept (default: 500M; llmc and npy: 100M)")
-    add("--max-tokens", type=_size, metavar="N", help="stop after N training tokens; a larger N continues there")
+    add("--shard-tokens", metavar="N", help="tokens per shard, if kept (default: 500M; llmc and npy: 100M)")
+    add("--max-tokens", metavar="N", help="stop after N training tokens; a larger N continues there")
     add("--keep-shards", action="store_true", help="keep the shards beside train.bin")
     help = "nanogpt (default), llmc (and modded-nanogpt), or npy (build-nanogpt)"
     add("--layout", default=NANOGPT.name, metavar="NAME", help=help)
@@ -256,53 +241,24 @@ def make_parser() -> argparse.ArgumentParser:
     add("--pattern", metavar="P", help="for a .tiktoken file: gpt2, cl100k, o200k, qwen2, or a regular expression")
     add("--eot-id", metavar="ID", help="the tokenizer's end-of-text: an id, or its text")
     add("--index", action="store_true", help="write where documents end, beside each file (NAME.index)")
-    add(
-        "--format",
-        choices=FORMATS,
-        metavar="F",
-        help="format of the inputs, whatever their names: text, jsonl or parquet",
-    )
-    add(
-        "--text-column",
-        default="text",
-        metavar="C",
-        help="field of jsonl, column of parquet (default: text); for text,content the first that exists",
-    )
-    add("--separator", type=_separator, metavar="S", help=r"what separates documents in a text file, as '\n\n'")
-    add(
-        "--errors",
-        default="strict",
-        choices=("strict", "replace", "ignore"),
-        metavar="E",
-        help="invalid UTF-8: strict (default), replace or ignore",
-    )
+    help = "format of the inputs, whatever their names: text, jsonl or parquet"
+    add("--format", choices=FORMATS, metavar="F", help=help)
+    help = "field of jsonl, column of parquet (default: text); for text,content the first that exists"
+    add("--text-column", default="text", metavar="C", help=help)
+    add("--separator", metavar="S", help=r"what separates documents in a text file, as '\n\n'")
+    help = "invalid UTF-8: strict (default), replace or ignore"
+    add("--errors", default="strict", choices=("strict", "replace", "ignore"), metavar="E", help=help)
     add("--skip-bad", action="store_true", help="skip and count records, and parquet files, that cannot be used")
-    add(
-        "--engine",
-        default="auto",
-        metavar="E",
-        help="encoder: tiktoken, gigatoken, or auto, the fastest (default)",
-    )
+    add("--engine", default="auto", metavar="E", help="encoder: tiktoken, gigatoken, or auto, the fastest (default)")
     add("--workers", metavar="N", help="encoding threads (default: one per CPU)")
-    add(
-        "--connections",
-        metavar="N",
-        default=DEFAULT_CONNECTIONS,
-        help=f"connections for inputs at URLs (default: {DEFAULT_CONNECTIONS})",
-    )
+    help = f"connections for inputs at URLs (default: {DEFAULT_CONNECTIONS})"
+    add("--connections", metavar="N", default=DEFAULT_CONNECTIONS, help=help)
     add("--memory", metavar="M", help="memory budget, as 4GB or 50%% (default: half of what is available)")
-    add(
-        "--cluster",
-        metavar="ADDRESS",
-        default=os.environ.get("DASK_SCHEDULER_ADDRESS") or None,
-        help="a Dask scheduler",
-    )
+    scheduler = os.environ.get("DASK_SCHEDULER_ADDRESS") or None
+    add("--cluster", metavar="ADDRESS", default=scheduler, help="a Dask scheduler")
     add("--seed", type=int, default=0, metavar="N", help="for the validation split and --shuffle (default: 0)")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="start over: delete an earlier run's files, but resume the very same run",
-    )
+    help = "start over: delete an earlier run's files, but resume the very same run"
+    add("--overwrite", action="store_true", help=help)
     add("--dry-run", action="store_true", help="estimate the outputs, disk, memory and time, and stop")
     add("--quiet", action="store_true", help="print only notes, warnings and errors")
     add("--demo", action="store_true", help="use text that comes with Python as the corpus")
@@ -310,18 +266,3 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tiktoken-cache", metavar="DIR", help="write GPT-2's files there for tiktoken (sample.py offline), and stop")
     add("--version", action="version", version=f"fineweb_stream {__version__}")
     return parser
-
-
-def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a parser of an option's value that raises argparse's error for a bad one."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except PrepareError as error:
-            raise argparse.ArgumentTypeError(str(error).replace("\n ", ":")) from None
-
-    return read
-
-
-_size, _separator = _typed(parse_size), _typed(parse_separator)

@@ -1018,5 +1018,5 @@ def test_names_that_mean_something_else(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "c.txt").write_text("some words")
     with pytest.raises(InputError, match=r"no such file\n  did you mean .*c\.txt"):
         find_inputs([os.path.join("~", "c.txt")])
-    with pytest.raises(InputError, match="demo=True takes no inputs"):
+    with pytest.raises(InputError, match="--demo takes no input: "):
         prepare(tmp_path / "c.txt", tmp_path / "out", demo=True)

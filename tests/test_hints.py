@@ -126,7 +126,7 @@ CASES = [
     ),
     Case("api.py", "--out names the folder", "d.jsonl --out c.txt", "d.jsonl --out c"),
     Case("inputs/sources.py", "say what separates documents", "c.txt --shuffle", r"c.txt --shuffle --separator '\n\n'"),
-    Case("cli.py", "hint", "d.jsonl --demo", "--demo"),
+    Case("api.py", "it has its own text: leave one out", "d.jsonl --demo", "--demo"),
     Case("cli.py", "name the inputs before --val", "--val e.jsonl d.jsonl", "d.jsonl --val e.jsonl"),
     Case("inputs/column.py", "if another has the text", "null.parquet", "null.parquet {0}", typed=SKIP),
     Case("inputs/column.py", "if another has the text", "none.parquet", "none.parquet --text-column id"),
@@ -370,7 +370,6 @@ CASES = [
 
 ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     "What only a script can pass: the hint lists what there is.": [
-        ("api.py", "'it has its own text: leave one out'"),
         ("api.py", "'give it one of concurrent.futures'"),
         ("inputs/discover.py", "'give the name; - is standard input'"),
         ("inputs/discover.py", "'give a name, or a list of names'"),
@@ -408,6 +407,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Tested where the rest of it is: test_records, test_program, test_parquet_footers, test_bad_input.": [
         ("cli.py", "did you mean {program()} {command} {what}?"),
+        ("cli.py", "hint"),
         ("inputs/discover.py", "'remove it, or repair it'"),
         ("inputs/discover.py", "how"),
         ("output/manifest.py", "_CONTINUES"),

@@ -35,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     except PrepareError as error:
         print(f"{arguments[0]}: {error}", file=sys.stderr)
         status = error.exit_status
+    except ModuleNotFoundError as error:  # each loads what it needs
+        print(f"{error.name} is not installed\n  pip install {error.name}", file=sys.stderr)
+        status = 1
     except BrokenPipeError:
         pass
     except OSError as error:
