@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 _FLAGS = ("index", "overwrite", "dry_run", "demo", "quiet")
 
-DEMO_VAL_RATIO = 0.1
-"""The demo has some 80 documents: with the usual ratio, only the first, which always is, would be in val."""
+DEMO_VAL_RATIO = 0.1  # of 80 documents: with the usual ratio, only the first, which always is, would be in val
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from .support.shell import program, quoted
 from .support.version import __version__
 from .token_files import commands
 
-PIPE_SECONDS = 3.0
-"""How long to wait for data from a pipe that was not named as an input; after that it is ignored."""
+PIPE_SECONDS = 3.0  # how long to wait for data from a pipe that was not named as an input; after that it is ignored
 
 _NEEDED = ("tiktoken", "numpy", "psutil")
 

@@ -29,16 +29,12 @@ from ..support.errors import InputError, PrepareError
 from ..support.log import log
 from .needs import Needs, check_here, find_missing, install_hint, is_file
 
-GROUP_BYTES = 8 << 20
-"""The approximate limit of text per task; a single block may exceed it."""
-
-RETRIES = 2
-"""How often Dask retries a failed task. (For tasks of lost workers, Dask's `allowed-failures` counts.)"""
+GROUP_BYTES = 8 << 20  # the approximate limit of text per task; a single block may exceed it
+RETRIES = 2  # how often Dask retries a failed task. (For tasks of lost workers, Dask's `allowed-failures` counts.)
 
 CONNECT_SECONDS = 10
 COUNT_SECONDS = 1.0
-_FETCHERS: dict[str, Fetcher] = {}
-"""In a worker: what fetches for each run."""
+_FETCHERS: dict[str, Fetcher] = {}  # in a worker: what fetches for each run
 
 Encode = Callable[[Block], Encoded]
 

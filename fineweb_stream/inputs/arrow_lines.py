@@ -21,9 +21,7 @@ from .column import batch_of_array, joined
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MIN_BYTES = 1 << 18
-"""Less data than this is parsed faster than Arrow is loaded."""
-
+MIN_BYTES = 1 << 18  # less data than this is parsed faster than Arrow is loaded
 _MAX_BYTES = 1 << 30  # Arrow stores the size of a block in 32 bits
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 

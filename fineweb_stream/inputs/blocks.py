@@ -16,11 +16,8 @@ from ..support.model import Changes, Input, ReadOptions
 from ..tokenizer.batch import join_texts
 from ..tokenizer.ids import Ends
 
-BLOCK_BYTES = 3 << 19
-"""About how much text a block holds; it has at least one document, whatever its length."""
-
-TEXT_COST = 5
-"""How many bytes of memory a byte of text takes at most while it is read and encoded."""
+BLOCK_BYTES = 3 << 19  # about how much text a block holds; it has at least one document, whatever its length
+TEXT_COST = 5  # how many bytes of memory a byte of text takes at most while it is read and encoded
 
 
 class Batch(NamedTuple):

@@ -35,11 +35,8 @@ class Codec(NamedTuple):
     piece_bytes: int = 512
 
 
-MAX_WINDOW_BYTES = 1 << 31
-"""The largest window of a file, which its decompressor holds in memory: the largest that zstd has."""
-
-_BESIDE_BYTES = 1 << 20
-"""How much memory a decompressor takes besides its window."""
+MAX_WINDOW_BYTES = 1 << 31  # the largest window of a file, which its decompressor holds in memory; zstd has none larger
+_BESIDE_BYTES = 1 << 20  # how much memory a decompressor takes besides its window
 
 
 def _zstd(max_bytes: int) -> Any:
@@ -89,8 +86,7 @@ def window_bytes(head: bytes, suffix: str) -> int:
     return 0
 
 
-_PADDING = b"\0"
-"""Padding after a member: in xz by its specification, in gzip on tapes. No member of any format begins with it."""
+_PADDING = b"\0"  # after a member: in xz by its specification, in gzip on tapes. No member of any format begins with it
 
 
 class CompressedFile:

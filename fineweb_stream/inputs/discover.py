@@ -45,11 +45,8 @@ from .kind import HEAD_BYTES
 from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
 from .standard_input import stdin_head
 
-MAX_NAME = 1 << 15
-"""More characters than the name of a file has on any system."""
-
-N_LOOKED = 64
-"""How many remote files are checked, each text or jsonl by a request, before all others are trusted by their names."""
+MAX_NAME = 1 << 15  # more characters than the name of a file has on any system
+N_LOOKED = 64  # remote files that are checked, text and jsonl by a request each, before the others are trusted by name
 
 _SKIPPED = "note: %s: skipped (hidden, or not text, jsonl or parquet by name or content): %s"
 

@@ -21,22 +21,18 @@ from .separated import Records
 from .storage import read_block
 
 _LONG_LINE_BYTES = 1 << 16
-_VALUE_BYTES = 80
-"""How many bytes of memory a parsed value takes at most for each `[`, `{`, `,` or `:` that it is written with."""
+_VALUE_BYTES = 80  # the most memory of a parsed value for each `[`, `{`, `,` or `:` that it is written with (bytes)
 
 _LONE_SURROGATE = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
-_alone = threading.Lock()
-"""Held while a line that takes much memory is parsed: one at a time."""
+_alone = threading.Lock()  # held while a line that takes much memory is parsed: one at a time
 _NOTHING = contextlib.nullcontext()
 
-_PATH = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?", re.ASCII)
-"""A field as `jq` takes it without quotes."""
+_PATH = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?", re.ASCII)  # a field as `jq` takes it without quotes
 
 _AS_TEXT = "if it is plain text: --format text"
 
-MAX_NAMED = 30
-"""How many fields of a line an error lists: a line may have thousands."""
+MAX_NAMED = 30  # how many fields of a line an error lists: a line may have thousands
 
 
 class JsonLines(Records):

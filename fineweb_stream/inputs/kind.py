@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-HEAD_BYTES = 32 << 10
-"""How much of an input's content is looked at (bytes)."""
-
-OPENED = "open(0, newline='', encoding='utf-8-sig')"
-"""Standard input in a Python command."""
+HEAD_BYTES = 32 << 10  # how much of an input's content is looked at (bytes)
+OPENED = "open(0, newline='', encoding='utf-8-sig')"  # standard input in a Python command
 
 
 class Foreign(NamedTuple):

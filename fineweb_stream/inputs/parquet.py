@@ -29,38 +29,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-MAX_ROW_GROUP_BYTES = 8 << 20
-"""A row group with more text than this is decoded batch by batch (decompressed bytes)."""
-
-STREAM_BUFFER_BYTES = 2 << 20
-"""How much of a large column chunk is read at a time (bytes)."""
-
-SIGNATURE_BYTES = 28
-"""By how much a signed footer, of a file with encrypted columns, is longer than its metadata (bytes).
-
-(Source: `Encryption.md` of apache/parquet-format.)
-"""
-
-MAX_BLOCK_ROWS = 50_000
-"""The most rows of a block, or of a row group that is read whole: tiny documents take more memory than their text."""
-
-MAX_BATCH_ROWS, MAX_BATCH_BYTES = 16, 16 << 20
-"""How many rows of a large row group are decoded at a time, and how much text if each is a page of the largest size."""
-
-MAX_HELD = 500
-"""How many arrays of a few rows a block collects before they are joined: each takes a kB besides its text."""
-
-MAX_GROWTH = 2
-"""A block with more than this many times the planned text is cut again."""
-
-N_FOOTERS = 8
-"""How many files' footers are cached: some files are begun before their turn."""
+MAX_ROW_GROUP_BYTES = 8 << 20  # a row group with more text than this is decoded batch by batch (decompressed bytes)
+STREAM_BUFFER_BYTES = 2 << 20  # how much of a large column chunk is read at a time (bytes)
+MAX_BLOCK_ROWS = 50_000  # most rows of a block, or of a row group read whole: tiny documents take more memory than text
+MAX_BATCH_ROWS = 16  # how many rows of a large row group are decoded at a time
+MAX_BATCH_BYTES = 16 << 20  # how much text that may be if each row is a page of the largest size
+MAX_HELD = 500  # arrays of a few rows that a block collects before they are joined: each takes a kB besides its text
+MAX_GROWTH = 2  # a block with more than this many times the planned text is cut again
+N_FOOTERS = 8  # how many files' footers are cached: some files are begun before their turn
+MAX_GAP_BYTES = 256 << 10  # the largest gap between ranges that one request fetches: it costs less than another request
 
 MIN_FOOTER_BYTES, MAX_FOOTER_BYTES = 1 << 16, 1 << 20
 """Bounds of what is fetched first of a remote file's end: a 64th of the file, which has all or most of its footer."""
 
-MAX_GAP_BYTES = 256 << 10
-"""The largest gap between ranges that one request fetches together: the gap costs less than another request."""
+SIGNATURE_BYTES = 28
+"""By how much the footer of a file with encrypted columns is longer than its metadata (parquet's Encryption.md)."""
 
 
 class Footer(NamedTuple):

@@ -23,8 +23,7 @@ PLAIN, DICTIONARY = frozenset({0, 6}), frozenset({2, 8})
 """The encodings that store every value in full (6 is `DELTA_LENGTH_BYTE_ARRAY`), and those that store indices into a
 dictionary."""
 _UNKNOWN = -1
-_HEADER_BYTES = 16 << 10
-"""More than a header has: its statistics have two values, which writers omit if they are long."""
+_HEADER_BYTES = 16 << 10  # more than a header has: its statistics have two values, which writers omit if they are long
 
 
 class Page(NamedTuple):

@@ -12,8 +12,7 @@ from ..support.shell import quoted, which_shell
 from .codecs import CODECS
 from .kind import Foreign
 
-PROMISES = {"": "unpack it", ".txt": "convert it to text"}
-"""What commands do that make files of some suffixes."""
+PROMISES = {"": "unpack it", ".txt": "convert it to text"}  # what commands do that make files of some suffixes
 
 
 def refuse(name: str, found: Foreign, compression: str = "") -> InputError:

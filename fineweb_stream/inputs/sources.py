@@ -22,11 +22,8 @@ from .text import PlainText
 
 AnySource = TypeVar("AnySource", bound=Source)
 
-FOOTER_SECONDS = 5.0
-"""How long the footers of parquet files are checked before a run: enough for some 2,000 files."""
-
-N_REMOTE_SAMPLES = 4
-"""How many samples are taken of remote inputs: few, because each is fetched."""
+FOOTER_SECONDS = 5.0  # how long the footers of parquet files are checked before a run: enough for some 2,000 files
+N_REMOTE_SAMPLES = 4  # how many samples are taken of remote inputs: few, because each is fetched
 
 
 def make_sources(

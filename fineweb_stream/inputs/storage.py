@@ -22,17 +22,10 @@ from .codecs import MAX_WINDOW_BYTES, CompressedFile, window_bytes
 from .standard_input import stdin_head, stdin_rest
 
 _SKIP_BYTES = 1 << 20
-HEAD_BYTES = 1 << 20
-"""How much content of a compressed file is unpacked for estimates (bytes)."""
-
-SAMPLE_BYTES, MAX_SAMPLE_BYTES = 1 << 15, 1 << 19
-"""How much a sample has, and the most: a longer document is none."""
-
-_BEFORE_BYTES = 1024
-"""How far before an offset the search for an end begins at most, unless a separator is longer."""
-
-_HEADER_BYTES = 64
-"""How much of a compressed file's start is read to find the size of its window (bytes)."""
+HEAD_BYTES = 1 << 20  # how much content of a compressed file is unpacked for estimates (bytes)
+SAMPLE_BYTES, MAX_SAMPLE_BYTES = 1 << 15, 1 << 19  # how much a sample has, and the most: a longer document is none
+_BEFORE_BYTES = 1024  # how far before an offset the search for an end begins at most, unless a separator is longer
+_HEADER_BYTES = 64  # how much of a compressed file's start is read to find the size of its window (bytes)
 
 
 class StreamFull(Exception):

@@ -17,14 +17,9 @@ from .blocks import Batch, Block, Source
 from .decoding import BOM, normalized, repair
 from .storage import InputFile, count_unpacked, open_input, read_block, sample_blocks
 
-MAX_RUN_BYTES = 1 << 20
-"""Plain text is cut after this much without a good place: this is reported, and the only reason why ids may differ."""
-
-STREAM_HEAD_BYTES = 32 << 20
-"""How much of a stream determines its validation split (bytes)."""
-
-HELD_BYTES = 2 << 20
-"""How much of a compressed file is buffered rather than unpacked a second time (bytes)."""
+MAX_RUN_BYTES = 1 << 20  # plain text is cut after this much without a good place: only there may ids differ
+STREAM_HEAD_BYTES = 32 << 20  # how much of a stream determines its validation split (bytes)
+HELD_BYTES = 2 << 20  # how much of a compressed file is buffered rather than unpacked a second time (bytes)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from .errors import Cancelled, Interrupted
 
 T = TypeVar("T")
 
-TICK_SECONDS = 0.1
-"""How often a wait checks its token."""
+TICK_SECONDS = 0.1  # how often a wait checks its token
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 

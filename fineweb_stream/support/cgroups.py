@@ -13,8 +13,7 @@ from pathlib import Path
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 PROC_CGROUP = Path("/proc/self/cgroup")
 
-_NO_LIMIT = 1 << 62
-"""Version 1 reports 9223372036854771712 for no limit: the largest multiple of a page."""
+_NO_LIMIT = 1 << 62  # version 1 reports 9223372036854771712 for no limit: the largest multiple of a page
 
 
 def memory_groups(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> list[tuple[str, int, int]]:

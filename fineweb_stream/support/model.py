@@ -12,11 +12,8 @@ from typing import NamedTuple
 from .redact import shown
 from .shell import as_word
 
-STDIN = "-"
-"""The name of standard input among the inputs."""
-
-STDIN_SHOWN = "standard input"
-"""Its name in messages."""
+STDIN = "-"  # the name of standard input among the inputs
+STDIN_SHOWN = "standard input"  # its name in messages
 
 
 @dataclass(frozen=True)

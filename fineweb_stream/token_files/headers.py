@@ -22,8 +22,7 @@ HEAD_BYTES = 4096
 
 Dtype = np.dtype[np.unsignedinteger[Any]]
 
-_MIN_TEXT_BYTES, _MIN_IDS = 16, 32
-"""Below these sizes, ids may look like something else by chance."""
+_MIN_TEXT_BYTES, _MIN_IDS = 16, 32  # below these sizes, ids may look like something else by chance
 
 _FOREIGN = {
     rb"PAR1": "a parquet file",

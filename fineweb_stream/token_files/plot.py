@@ -22,15 +22,13 @@ if TYPE_CHECKING:
 
 Timeline = npt.NDArray[np.float64]
 
-MIN_SAMPLES = 4
-"""A shorter timeline is not worth drawing."""
+MIN_SAMPLES = 4  # a shorter timeline is not worth drawing
 
 DPI = 200
 WIDTH, LENGTHS_HEIGHT, RUN_HEIGHT, TITLE_HEIGHT, HEADLINE_HEIGHT, FOOT_HEIGHT = 9.0, 2.5, 1.3, 0.85, 0.35, 0.35
 """Inches: the width, the heights of the two rows of panels, the space above each row, and above and below all."""
 
-BORDER = LONG_TOKENS + 1
-"""The shortest length that is drawn as long (tokens)."""
+BORDER = LONG_TOKENS + 1  # the shortest length that is drawn as long (tokens)
 
 LEFT, RIGHT = 0.055, 0.975
 N_BINS = 64

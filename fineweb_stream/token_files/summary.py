@@ -26,8 +26,7 @@ from .joined import Tokens, check_ids
 from .made_by import WHOSE, MadeBy
 from .open import find_paths
 
-LONG_TOKENS = 1024
-"""GPT-2's context: a longer document does not fit in one training sequence."""
+LONG_TOKENS = 1024  # GPT-2's context: a longer document does not fit in one training sequence
 
 _ASSUMED = f"assumed: ids of GPT-2, as no {RECORD_NAME} names a tokenizer; if they are another tokenizer's: {WHOSE}"
 

@@ -32,8 +32,7 @@ Without ends, the buffer is a piece of one document, and no end-of-text id is ad
 EncodeOne = Callable[[bytes | memoryview], list[Ids]]
 """Callable (UTF-8 of one document, or of a piece of it) -> its ids, in parts."""
 
-CACHE_BYTES = 72 << 20
-"""The estimated size of each of its caches (bytes) at which a gigatoken tokenizer is replaced by a new one."""
+CACHE_BYTES = 72 << 20  # the estimated size of each cache at which a gigatoken tokenizer is replaced by a new one
 
 SHARED_CALL_BYTES = 2 << 20
 """The most text (bytes) that gigatoken 0.10 encodes in the calling thread with a cache of its own.
@@ -42,8 +41,7 @@ It hands parts of a longer text to threads of its own, which a forked process la
 text, which has nowhere to be cut, is encoded with `parallel=False`, by a cache that is used by one thread at a time.
 """
 
-PIECE_BYTES = 1 << 16
-"""How much of a long text `tokenizers` gets per call (bytes): it keeps a record of 100 bytes or more for each id."""
+PIECE_BYTES = 1 << 16  # how much of a long text `tokenizers` gets per call: it keeps 100 bytes or more for each id
 
 
 def reference_engine(tokenizer: Tokenizer) -> Engine:

@@ -26,8 +26,7 @@ from .tokenizer import Tokenizer, TokenizerSpec
 if TYPE_CHECKING:
     import tiktoken
 
-EOT_ID = 50256
-"""The id of `<|endoftext|>`, which ends a document."""
+EOT_ID = 50256  # the id of `<|endoftext|>`, which ends a document
 
 MERGES_PATH = Path(__file__).with_name("gpt2_merges.npy")
 MERGES_SHA256 = "51fe6ca753404e85706d4071feb8907a19d255eaa40b4333832a1aba22e8a901"

@@ -18,8 +18,7 @@ from .tokenizer import Tokenizer, TokenizerSpec
 
 NAMES = ("gpt2", "bytes", "chars")
 
-MAX_FILE_BYTES = 256 << 20
-"""The largest file that is read; no vocabulary is larger."""
+MAX_FILE_BYTES = 256 << 20  # the largest file that is read; no vocabulary is larger
 
 
 def load_tokenizer(name: str, pattern: str | None = None, eot: str | int | None = None) -> Tokenizer:

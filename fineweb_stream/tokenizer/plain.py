@@ -19,8 +19,7 @@ from .tokenizer import Tokenizer, TokenizerSpec
 
 N_BYTES = 256
 
-PIECE_BYTES = 1 << 20
-"""How much of a text is processed at a time (bytes): each character takes 12 bytes meanwhile."""
+PIECE_BYTES = 1 << 20  # how much of a text is processed at a time (bytes): each character takes 12 bytes meanwhile
 
 
 def make_plain(spec: TokenizerSpec) -> Tokenizer:

@@ -17,8 +17,7 @@ from .cuts import NO_CUTS, WORD_CUTS, WORD_PATTERNS, scheme_of
 from .engines import encode_ordinary
 from .tokenizer import Tokenizer, TokenizerSpec, find_eot
 
-N_SPECIAL = 1024
-"""How far above the last rank an end-of-text id may be: Llama 3 has 256 special tokens there."""
+N_SPECIAL = 1024  # how far above the last rank an end-of-text id may be: Llama 3 has 256 special tokens there
 
 _PATTERNS = f"give --pattern: {', '.join(WORD_PATTERNS)}, or the regular expression itself"
 

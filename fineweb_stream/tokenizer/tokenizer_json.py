@@ -30,8 +30,7 @@ _ADD_EOT = python_command(
 
 MAX_IDS = 1 << 24
 
-NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
-"""Bytes that valid UTF-8 never has: a vocabulary may lack them."""
+NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}  # bytes that valid UTF-8 never has: a vocabulary may lack them
 
 
 @functools.lru_cache(maxsize=4)
