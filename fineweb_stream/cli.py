@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,12 +51,17 @@ def main(arguments: Sequence[str] | None = None, folder: Path | None = None) -> 
             is_all_said = options["dry_run"]
             if options["quiet"]:
                 printer.setLevel(logging.WARNING)
-            with cancel_on_signals() as cancel, _packages_named():
+            with cancel_on_signals() as cancel:
                 status = _run(options, folder or Path(), cancel)
         except (PrepareError, Interrupted) as error:
             with contextlib.suppress(OSError):
                 print(f"prepare: {_as_typed(str(error))}", file=sys.stderr)
             status = error.exit_status
+        except ModuleNotFoundError as error:  # only the folder was copied
+            if error.name not in _NEEDED:
+                raise
+            print(f"prepare: {error.name} is not installed\n  pip install {' '.join(_NEEDED)}", file=sys.stderr)
+            status = InputError.exit_status
         except KeyboardInterrupt:  # before our signal handlers were in place
             status = 130
         except SystemExit as left:  # from argparse: --help, or a wrong argument
@@ -87,17 +92,6 @@ def _as_typed(message: str) -> str:
     return re.sub(
         rf"^({names})(?=[ =])", lambda match: f"--{option.get(match[1], match[1]).replace('_', '-')}", message
     )
-
-
-@contextlib.contextmanager
-def _packages_named() -> Iterator[None]:
-    """If a required package is missing, because only the folder was copied, say how to install it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name not in _NEEDED:
-            raise
-        raise InputError(f"{error.name} is not installed", f"pip install {' '.join(_NEEDED)}") from None
 
 
 def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:

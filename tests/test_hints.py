@@ -383,8 +383,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("pipeline/settings.py", "f'at most {MAX_SEPARATOR:,}'"),
         ("inputs/discover.py", "f\"the formats are {', '.join(SUFFIX_OF_FORMAT)}\""),
         ("inputs/discover.py", "'name files, folders or globs, or - for standard input'"),
-        ("support/units.py", "'write it like 0 or 42'"),
-        ("support/units.py", "f'write it like {least} or 42'"),
+        ("support/units.py", "f'write it like {least or 0} or 42'"),
         ("pipeline/settings.py", "'write it like text or text,content'"),
         ("pipeline/settings.py", "'strict stops at the first'"),
         ("pipeline/settings.py", "f\"the layouts are {', '.join(TYPED_LAYOUTS)}\""),
@@ -394,7 +393,6 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("pipeline/settings.py", "'try 100M'"),
     ],
     "A package, or a file of this one, has to be missing: test_packaging, test_program, test_encoder.": [
-        ("cli.py", "f\"pip install {' '.join(_NEEDED)}\""),
         ("cluster/client.py", "'pip install -U distributed'"),
         ("inputs/codecs.py", "'pip install -U zstandard'"),
         ("inputs/parquet.py", "'pip install -U pyarrow'"),

@@ -31,9 +31,7 @@ from .needs import Needs, check_here, find_missing, install_hint, is_file
 
 GROUP_BYTES = 8 << 20  # the approximate limit of text per task; a single block may exceed it
 RETRIES = 2  # how often Dask retries a failed task. (For tasks of lost workers, Dask's `allowed-failures` counts.)
-
-CONNECT_SECONDS = 10
-COUNT_SECONDS = 1.0
+COUNT_SECONDS = 1.0  # how long a count of threads is good
 _FETCHERS: dict[str, Fetcher] = {}  # in a worker: what fetches for each run
 
 Encode = Callable[[Block], Encoded]
@@ -84,13 +82,9 @@ class Cluster:
 
     @property
     def n_threads(self) -> int:
-        """How many threads the workers have, as of a second ago at most; 0 while there is no worker."""
-        self._count_threads()
-        return self._n_threads
-
-    def _count_threads(self) -> None:
+        """How many threads the workers have, as of a second ago at most; 0, after a message, if all are gone."""
         if time.monotonic() - self._counted < COUNT_SECONDS:
-            return
+            return self._n_threads
         before = self._n_threads
         # A busy scheduler; a lost one is found by `_check_status`. (asyncio's error is no OSError in Python 3.10.)
         with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -99,6 +93,7 @@ class Cluster:
         self._counted = time.monotonic()
         if before and not self._n_threads:
             log.info(f"{self._address}: all workers are gone; waiting for one (dask worker {self._address})")
+        return self._n_threads
 
     def map_blocks(
         self, function: Encode, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
@@ -110,7 +105,7 @@ class Cluster:
 
         def watch() -> None:
             self._check_status()
-            self._count_threads()
+            _ = self.n_threads  # it says if all workers are gone
             tick()
 
         encode: Any = functools.partial(
@@ -141,17 +136,15 @@ class Cluster:
                 n_bytes += block.n_bytes
             elif not group:
                 yield None
-            if group and (
-                block is None or n_bytes >= min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1)))
-            ):
-                yield self._group(group, n_bytes)
+            limit = min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1)))
+            if group and (block is None or n_bytes >= limit):
+                yield Group(group, n_bytes, self._connections_each())
                 group, n_bytes = [], 0
         if group:
-            yield self._group(group, n_bytes)
+            yield Group(group, n_bytes, self._connections_each())
 
-    def _group(self, blocks: list[Block], n_bytes: int) -> Group:
-        """Make a task with a share of the connections: a server's limit is for all workers together."""
-        return Group(blocks, n_bytes, max(self._n_connections // self._n_workers, 1))
+    def _connections_each(self) -> int:
+        return max(self._n_connections // self._n_workers, 1)  # a server's limit is for all workers together
 
     def check_workers(self) -> None:
         """Check every worker. Raises `InputError` that names the first that lacks something, and how many do."""
@@ -196,7 +189,7 @@ def connect(
     needs: Needs,
     cancel: Cancel = NEVER,
     wait_seconds: float = 600,
-    connect_seconds: float = CONNECT_SECONDS,
+    connect_seconds: float = 10,
     n_connections: int = 0,
 ) -> Iterator[Cluster]:
     """Connect to a scheduler, wait until it has a worker, and check that all workers have what is needed.
@@ -236,8 +229,8 @@ def connect(
         try:
             yield cluster
         finally:
-            with contextlib.suppress(Exception):  # the scheduler may be lost
-                if n_connections:
+            if n_connections:
+                with contextlib.suppress(Exception):  # the scheduler may be lost
                     aside(lambda: client.run(_close_fetcher, cluster.run), NEVER, 5)
     finally:
         client.close(timeout=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 
@@ -35,6 +36,15 @@ def is_utf8(data: bytes) -> bool:
         return True
     try:
         beyond_ascii(data).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def begins_as_utf8(head: bytes) -> bool:
+    """Tell whether bytes are UTF-8, but for a last character that is cut off."""
+    try:
+        codecs.utf_8_decode(head, "strict", False)
     except UnicodeDecodeError:
         return False
     return True

@@ -11,7 +11,7 @@ import re
 
 from ..support.shell import python_command
 from .codecs import CODECS
-from .decoding import NOT_WHOLE, ZEROS
+from .decoding import NOT_WHOLE, ZEROS, begins_as_utf8
 from .json_kinds import find_json, find_strings, is_json_lines, is_object
 from .kind import Foreign, first_match
 from .markup import find_markup
@@ -188,18 +188,9 @@ def find_foreign(head: bytes, suffix: str = "") -> Foreign | None:
     found = find_markup(text, suffix) or find_json(head, text)
     if not found and not is_object(text):
         found = find_table(head, suffix) or find_strings(text)
-    if found and found.is_text and not _is_utf8(head) and b"encoding=" not in head:
+    if found and found.is_text and not begins_as_utf8(head) and b"encoding=" not in head:
         return Foreign(f"{found.kind} in another encoding than UTF-8", hint=_RECODE, is_text=True)
     return found
-
-
-def _is_utf8(head: bytes) -> bool:
-    """Tell whether bytes are UTF-8, but for a last character that is cut off."""
-    try:
-        codecs.utf_8_decode(head, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _is_tar(head: bytes) -> bool:
@@ -217,7 +208,7 @@ def _find_encoding(head: bytes) -> Foreign | None:
     if is_json_lines(head):  # the reader reports damaged lines
         return None
     if b"\0" not in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        is_binary = not _is_utf8(head) and 100 * len(_CONTROLS.findall(head)) > len(head)
+        is_binary = not begins_as_utf8(head) and 100 * len(_CONTROLS.findall(head)) > len(head)
         return _UNKNOWN if is_binary else None
     for name in ("utf-32le", "utf-32be", "utf-16le", "utf-16be"):
         try:
@@ -230,7 +221,7 @@ def _find_encoding(head: bytes) -> Foreign | None:
         n_known = sum(c.isprintable() or c in "\n\r\t" for c in text)
         if n_spaces * 100 >= len(text) and n_known * 100 >= 97 * len(text) > 0:
             return _encoded(name, text)
-    return _HOLES if ZEROS in head and _is_utf8(head.replace(b"\0", b"")) else _UNKNOWN
+    return _HOLES if ZEROS in head and begins_as_utf8(head.replace(b"\0", b"")) else _UNKNOWN
 
 
 def _encoded(name: str, text: str) -> Foreign:

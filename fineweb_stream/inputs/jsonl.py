@@ -78,13 +78,10 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
             try:
                 with _room_for(line, byte, i, options.max_document_bytes):
                     text, replaced = _read_line(parse, line, byte, i, options)
-                    try:
-                        texts.append(text.encode())
-                    except UnicodeEncodeError:
-                        texts.append(encode_text(text))
-                        if _LONE_SURROGATE.search(text):
-                            detail = "half of a character (a lone surrogate): U+FFFD in its place"
-                            replaced.append(Change(i, byte, "replaced", detail))
+                    texts.append(encode_text(text))
+                    if b"\\u" in line and _LONE_SURROGATE.search(text):
+                        detail = "half of a character (a lone surrogate): U+FFFD in its place"
+                        replaced.append(Change(i, byte, "replaced", detail))
                     del text
                 changes.extend(replaced)
             except RecordError as error:

@@ -79,9 +79,8 @@ def parse_whole(value: Any, least: int | None = None) -> int:
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    if least is None:
-        raise InputError("not a whole number", "write it like 0 or 42")
-    raise InputError(f"not a whole number of {least} or more", f"write it like {least} or 42")
+    what = "" if least is None else f" of {least} or more"
+    raise InputError(f"not a whole number{what}", f"write it like {least or 0} or 42")
 
 
 def parse_count(value: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 import struct
@@ -11,6 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..inputs.decoding import begins_as_utf8
 from ..inputs.formats import is_own
 from ..output.index import is_index
 from ..output.layouts import LLMC, LLMC_HEADERS, NPY_MAGIC
@@ -65,11 +65,8 @@ def find_ids(path: Path, dtype: Dtype) -> tuple[int, int]:
             _refuse(path, head, n_bytes, dtype)
             start, n_ids = 0, -(-n_bytes // dtype.itemsize)
     if start + n_ids * dtype.itemsize != n_bytes:
-        what = (
-            f"its header says {n_ids:,} ids"
-            if start
-            else f"an odd number: not a whole number of {dtype.itemsize}-byte ids"
-        )
+        odd = f"an odd number: not a whole number of {dtype.itemsize}-byte ids"
+        what = f"its header says {n_ids:,} ids" if start else odd
         raise InputError(
             f"{path}: {n_bytes:,} bytes, {what}",
             "was it copied completely? Copy or make it again; text is made into ids by prepare.py",
@@ -120,7 +117,7 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
         for magic, kind in _FOREIGN.items():
             if re.match(magic, head, re.DOTALL):
                 raise InputError(f"{path}: {kind}, not a token file", "name a file that prepare.py has made")
-        if _is_text(head):
+        if _TEXT.fullmatch(head) and begins_as_utf8(head):
             make = f"encode it: {program()} {quoted(str(path))} --out DIR"
             hint = "name the folder that it is in" if is_own(path.name) else make
             raise InputError(f"{path}: text, not a token file", hint)
@@ -130,17 +127,6 @@ def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
             f"{path}: ids of {n_id_bytes} bytes each, not of {dtype.itemsize}",
             f"np.fromfile({str(path)!r}, 'u{n_id_bytes}').astype('{dtype.str}').tofile('ids.bin') converts GPT-2's ids",
         )
-
-
-def _is_text(head: bytes) -> bool:
-    """Tell whether bytes are UTF-8 without control characters; the last character may be cut off."""
-    if not _TEXT.fullmatch(head):
-        return False
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _wider(ids: Ids) -> int:
