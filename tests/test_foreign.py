@@ -33,8 +33,8 @@ from fineweb_stream import iter_ids, prepare
 from fineweb_stream.inputs.discover import DEFAULT_CORPUS, default_names, find_inputs
 from fineweb_stream.inputs.foreign import find_foreign
 from fineweb_stream.inputs.formats import find_format
+from fineweb_stream.inputs.kind import refuse
 from fineweb_stream.inputs.paths import iter_files, without_metadata
-from fineweb_stream.inputs.refusal import refuse
 from fineweb_stream.output import files
 from fineweb_stream.pipeline import run
 from fineweb_stream.support.errors import InputError

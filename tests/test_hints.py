@@ -143,7 +143,7 @@ CASES = [
     Case("inputs/discover.py", "_meant(path)", "d.json", "{0}", typed=r"did you mean (\S+?)\?"),
     Case("inputs/discover.py", "_meant(path)", "d.jsonl results", "d.jsonl {0}", typed=r"there: (--out \S+)"),
     Case("inputs/discover.py", "_meant(path)", "d.jsonl --val .2", "d.jsonl {0}", typed=r"mean (--val-ratio .*)\?"),
-    Case("inputs/refusal.py", "hint", "d.parquet.gz", "new_d.parquet", do=r"unpack it: (.*)"),
+    Case("inputs/kind.py", "hint", "d.parquet.gz", "new_d.parquet", do=r"unpack it: (.*)"),
     Case("inputs/formats.py", "or use --format", "table.txt", "table.parquet", do=r"(mv [^;]*)"),
     Case("inputs/formats.py", "or use --format", "table.txt", "table.txt {0}", typed="(--format .*)"),
     Case("inputs/formats.py", "or use --format", "lines.parquet", "new_lines.jsonl", do=r"(mv [^;]*)"),
@@ -466,7 +466,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("pipeline/worker.py", "'give it more with --memory'"),
     ],
     "Commands for what is no text: test_foreign runs each of them.": [
-        ("inputs/refusal.py", "hint"),
+        ("inputs/kind.py", "hint"),
         ("inputs/decoding.py", "{how}; --errors replace reads it"),
         ("inputs/discover.py", "hint"),
     ],

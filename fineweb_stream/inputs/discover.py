@@ -195,10 +195,6 @@ def _without_format(error: InputError) -> str:
     return error.hint.partition("; or read it")[0]
 
 
-def _size(path: Path) -> int:
-    return os.path.getsize(path) if os.path.isfile(path) else 0
-
-
 def default_names(folder: Path) -> list[str]:
     """Return what to read if no input is named: a corpus beside the script, else FineWeb-Edu's sample on the Hub.
 
@@ -210,7 +206,10 @@ def default_names(folder: Path) -> list[str]:
         paths = [path for path in every if os.path.isfile(path) or not os.path.exists(path)]
         files, no_lines = without_metadata([path for path in paths if is_usable(path.name)])
     groups = [[path for path in files if path.name == name] for name in ("train_fineweb.txt", "input.txt")]
-    groups += [[path for path in files if _format_of(path) == format] for format in ("parquet", "jsonl", "text")]
+    groups += [
+        [path for path in files if FORMAT_OF_SUFFIX[suffixes(path)[1]] == format]
+        for format in ("parquet", "jsonl", "text")
+    ]
     chosen = next((group for group in groups if group), [])
     others = no_lines + [path for path in files if path not in chosen]
     others += [path for path in paths if is_usable(path.stem) and not is_usable(path.name)]  # c.txt.part, for example
@@ -220,10 +219,6 @@ def default_names(folder: Path) -> list[str]:
         log.warning("note: not read: %s beside the script; name what you want", name_some(others))
     note_splits(folder, chosen)
     return [str(path) for path in chosen] or [DEFAULT_CORPUS]
-
-
-def _format_of(path: Path) -> str:
-    return FORMAT_OF_SUFFIX[suffixes(path)[1]]
 
 
 def _can_be_converted(path: Path) -> bool:
@@ -262,7 +257,12 @@ def _leave_others(files: Sequence[RemoteFile], name: str, network: Network, pool
     is_folder = not glob.has_magic(name) and Path(files[0].url).name != Path(name).name
     wanted = [f for f in files if not _is_hidden(f.url, name) and (is_usable(Path(f.url).name) or not is_folder)]
     if is_folder:
-        wanted = _leave_metadata(wanted, network, pool)
+        at = {Path(file.url): file for file in wanted}
+
+        def read_heads(paths: list[Path]) -> Iterator[bytes]:
+            return pool.map(lambda path: RemoteReader(network, at[path], HEAD_BYTES).read(HEAD_BYTES), paths)
+
+        wanted = [at[path] for path in without_metadata(list(at), read_heads)[0]]
     elif empty := next((file for file in wanted if not file.size), None):
         raise InputError(f"{shown(empty.url)}: the file is empty", "leave it out")
     kept = {file.url for file in wanted}  # there may be tens of thousands
@@ -273,15 +273,6 @@ def _leave_others(files: Sequence[RemoteFile], name: str, network: Network, pool
     if others:
         log.warning(_SKIPPED, shown(name), name_some(others))
     return wanted
-
-
-def _leave_metadata(files: Sequence[RemoteFile], network: Network, pool: Executor) -> list[RemoteFile]:
-    at = {Path(file.url): file for file in files}
-
-    def read_head(path: Path) -> bytes:
-        return RemoteReader(network, at[path], HEAD_BYTES).read(HEAD_BYTES)
-
-    return [at[path] for path in without_metadata(list(at), lambda paths: pool.map(read_head, paths))[0]]
 
 
 def _is_hidden(url: str, name: str) -> bool:
@@ -363,7 +354,8 @@ def _walk(folder: Path) -> list[Path]:
     if not found:
         raise _no_usable(folder, others)
     if others:
-        log.warning(_SKIPPED, folder, name_some(sorted(others, key=_size, reverse=True)))
+        by_size = sorted(others, key=lambda path: os.path.getsize(path) if os.path.isfile(path) else 0, reverse=True)
+        log.warning(_SKIPPED, folder, name_some(by_size))
     note_splits(folder, found)
     return found
 

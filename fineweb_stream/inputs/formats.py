@@ -11,8 +11,7 @@ from ..support.shell import move_command
 from .codecs import CODECS, CompressedFile
 from .foreign import find_foreign
 from .json_kinds import is_json_lines
-from .kind import HEAD_BYTES, Foreign
-from .refusal import refuse, unused
+from .kind import HEAD_BYTES, Foreign, refuse, unused
 
 FORMAT_OF_SUFFIX = {".txt": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 

@@ -85,7 +85,7 @@ def without_metadata(
     plain = [path for path in paths if path.suffix.lower() == ".json" and (read_heads or path.exists())]
     if len(plain) == len(paths):
         return paths, []
-    heads = (read_heads or _read_heads)(plain)
+    heads = read_heads(plain) if read_heads else map(_read_head, plain)
     no_lines = [path for path, head in zip(plain, heads, strict=True) if not _has_documents(head)]
     return [path for path in paths if path not in no_lines], no_lines
 
@@ -100,10 +100,9 @@ def _has_documents(head: bytes) -> bool:
     return True  # several lines, or a damaged one, which the reader reports
 
 
-def _read_heads(paths: list[Path]) -> Iterator[bytes]:
-    for path in paths:
-        with path.open("rb") as file:
-            yield file.read(HEAD_BYTES)
+def _read_head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES)
 
 
 _SPLIT = re.compile(r"(?:^|/)(train|training|test|validation|valid|val|dev|eval)(?=[-_./]|$)", re.IGNORECASE)
