@@ -78,7 +78,8 @@ def _parse(data: bytes, columns: list[str]) -> pa.LargeStringArray | None:
 
     schema = pa.schema([(name, pa.large_string()) for name in columns])
     try:
-        _as_text(data).validate(full=True)
+        ends = pa.py_buffer(np.array([0, len(data)], np.int64))
+        pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)  # one text: is it UTF-8?
         table = pj.read_json(
             pa.py_buffer(data),
             pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -90,11 +91,3 @@ def _parse(data: bytes, columns: list[str]) -> pa.LargeStringArray | None:
     except pa.ArrowException:
         return None
     return array
-
-
-def _as_text(data: bytes) -> pa.LargeStringArray:
-    """Return an array with the bytes as its only text, which Arrow can check to be UTF-8."""
-    import pyarrow as pa
-
-    ends = np.array([0, len(data)], np.int64)
-    return pa.LargeStringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))

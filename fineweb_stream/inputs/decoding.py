@@ -10,6 +10,7 @@ import numpy as np
 
 from ..support.errors import RecordError
 from ..support.model import Change, Changes
+from ..support.units import counted
 from ..tokenizer.batch import beyond_ascii
 
 BOM = b"\xef\xbb\xbf"
@@ -88,8 +89,7 @@ def repair(data: bytes, errors: str, byte: int, record: int = 0) -> tuple[bytes,
         for at, bad in _bad_bytes(piece):
             if errors == "strict":
                 raise RecordError(record, byte + start + at, f"invalid UTF-8 (0x{bad[0]:02x})", _NOT_UTF8)
-            plural = "s" if len(bad) > 1 else ""
-            detail = f"{len(bad)} byte{plural} of invalid UTF-8: {bad[:8].hex(' ')}"
+            detail = f"{counted(len(bad), 'byte')} of invalid UTF-8: {bad[:8].hex(' ')}"
             changes.append(Change(record, byte + start + at, kind, detail))
         parts.append(piece.decode("utf-8", errors).encode())
         start += len(piece)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from abc import abstractmethod
 from collections.abc import Iterator
 
 from ..support.errors import RecordError
@@ -26,9 +25,10 @@ class Records(Source):
     """A file of records, separated by nothing but the `separator`."""
 
     @property
-    @abstractmethod
     def separator(self) -> bytes:
-        """The bytes between two records."""
+        """The bytes between two records, with normalized line ends."""
+        assert self.options.separator
+        return normalized(self.options.separator)
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
         """Yield byte ranges that end right after a separator.
@@ -65,12 +65,6 @@ class SeparatedText(Records):
     """A text as documents. Empty ones (between two separators, or before or after all text) do not count."""
 
     unit = "document"
-
-    @property
-    def separator(self) -> bytes:
-        """The bytes between two documents, with normalized line ends."""
-        assert self.options.separator
-        return normalized(self.options.separator)
 
     def read(self, block: Block) -> Batch:
         """Read the documents of a byte range."""

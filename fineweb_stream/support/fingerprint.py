@@ -48,11 +48,7 @@ def head_of(fingerprint: str) -> str:
 
 
 def date_of(fingerprint: str) -> str:
-    """Return the modification time in a fingerprint as local date and time, "" if it has none.
-
-    >>> date_of("W/x")
-    ''
-    """
+    """Return the modification time in a fingerprint as local date and time, "" if it has none."""
     try:
         moment = datetime.fromtimestamp(int(changed_at(fingerprint)) / 1e9, timezone.utc).astimezone()
     except (ValueError, OverflowError, OSError):
