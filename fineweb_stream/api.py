@@ -177,7 +177,6 @@ def estimate(
 
 @contextlib.contextmanager
 def _planned(given: dict[str, Any]) -> Iterator[Job]:
-    """Yield the job that the arguments of `prepare()` ask for."""
     request = _request(given)
     with (
         cancel_on_signals() as cancel,
@@ -237,7 +236,6 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _connect(address: str, job: Job, sources: Sequence[Source]) -> AbstractContextManager[Workers]:
-    """Connect to a cluster whose workers can do the job."""
     from .cluster.client import connect  # loads distributed
 
     needs = find_needs(job.plan.engine, sources, job.settings.tokenizer.reference)

@@ -211,9 +211,6 @@ def _iter_calls(
 
     A longer document is split into pieces: the last has its end, the others none.
     """
-    if len(data) <= CALL_BYTES and len(ends) <= CALL_DOCUMENTS:
-        yield data, ends
-        return
     view = memoryview(data)
     if not len(ends):
         yield from ((piece, ends) for piece in iter_pieces(bytes(data), CALL_BYTES, tokenizer.cuts))
