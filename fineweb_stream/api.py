@@ -189,14 +189,12 @@ def _planned(given: dict[str, Any]) -> Iterator[Job]:
 def _request(given: dict[str, Any]) -> Request:
     """Return what the arguments ask for. Raises `InputError` for arguments that make no sense, or not together."""
     given |= {name: read_as(name, given[name], parse_flag) for name in _FLAGS if name in given}
-    executor = given.get("executor")
+    executor, cluster = given.get("executor"), given.get("cluster")
     if executor is not None and (isinstance(executor, type) or not hasattr(executor, "submit")):
         raise InputError(f"executor={executor!r}: not an executor", "give it one of concurrent.futures")
-    if not isinstance(given.get("cluster"), str | None):
-        raise InputError(
-            f"cluster={given['cluster']!r}: not an address", "write it like cluster='tcp://scheduler:8786'"
-        )
-    if executor is not None and given.get("cluster") is not None:
+    if not isinstance(cluster, str | None):
+        raise InputError(f"cluster={cluster!r}: not an address", "write it like cluster='tcp://scheduler:8786'")
+    if executor is not None and cluster is not None:
         raise InputError("executor and cluster: each would do the encoding", "leave one out")
     names, val_names, folder = as_names(given["inputs"]), as_names(given["val"]), as_folder(given["out"])
     settings = _settings(given)
@@ -214,12 +212,8 @@ def _request(given: dict[str, Any]) -> Request:
     if given["demo"] and names:
         raise InputError(f"--demo takes no input: {names[0]}", "it has its own text: leave one out")
     given = given | {"connections": read_as("connections", given["connections"], parse_count)}
-    plain = {
-        field.name: given[field.name] for field in fields(Request) if field.name in given and field.name != "names"
-    }
-    return Request(
-        settings, folder, names, val_names, is_demo=given["demo"], is_local=given.get("cluster") is None, **plain
-    )
+    plain = {f.name: given[f.name] for f in fields(Request) if f.name in given and f.name != "names"}
+    return Request(settings, folder, names, val_names, is_demo=given["demo"], is_local=cluster is None, **plain)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -29,7 +29,7 @@ PIPE_SECONDS = 3.0  # how long to wait for data from a pipe that was not named a
 _NEEDED = ("tiktoken", "numpy", "psutil")
 
 _DESCRIPTION = (
-    "Text -> nanoGPT's train.bin and val.bin: GPT-2's ids, or others. The same command continues a stopped run."
+    "Text -> nanoGPT's train.bin and val.bin: GPT-2's ids, or others. The same command resumes a stopped run."
 )
 _EXAMPLES = r"""examples:
   prepare.py sample/10BT --val-ratio 0.001              a folder of parquet files
@@ -89,9 +89,7 @@ def _as_typed(message: str) -> str:
     names += "|format|fit|names|layout|eot|val_at|engine"
     message = re.sub(rf"^({names})='?([^' ]*)'?:", r"\1 \2:", message)
     option = {"fit": "for"}
-    return re.sub(
-        rf"^({names})(?=[ =])", lambda match: f"--{option.get(match[1], match[1]).replace('_', '-')}", message
-    )
+    return re.sub(rf"^({names})(?=[ =])", lambda m: f"--{option.get(m[1], m[1]).replace('_', '-')}", message)
 
 
 def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:

@@ -141,7 +141,7 @@ def test_a_forked_process_encodes(text: str) -> None:
 def test_calls_of_many_small_documents(reference, engine: str, n: int) -> None:
     """A call has a limited number of documents: each has an end, which takes more than its text."""
     texts = [f"{i}" for i in range(n)]
-    calls = list(encoder_module._iter_calls(*join_texts(texts), GPT2))
+    calls = list(encoder_module._iter_calls(*join_texts(texts), GPT2.cuts))
     assert len(calls) == math.ceil(n / encoder_module.CALL_DOCUMENTS)
     ends = encoder_module.CALL_DOCUMENTS * len(Gigatoken(GPT2).separator) if engine == "gigatoken" else 0
     assert encoder_module.CALL_BYTES + ends <= engines.SHARED_CALL_BYTES

@@ -258,7 +258,7 @@ def test_an_odd_record_is_named(record: Any, tmp_path: Path, capsys: pytest.Capt
     write_tokens(tmp_path / "train.bin", [1, 2, EOT_ID])
     (tmp_path / "prepare.json").write_text(json.dumps(record))
     assert main(["inspect", str(tmp_path)]) == 2
-    assert "prepare.json: does not say which tokenizer made train.bin\n  is it damaged?" in capsys.readouterr().err
+    assert "prepare.json: does not say what tokenizer made train.bin\n  is it damaged?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("n", [1, 5, 500])
@@ -269,7 +269,7 @@ def test_an_index_is_no_token_file(n: int, suffix: str, tmp_path: Path, capsys: 
     np.save(path, np.array([1, EOT_ID] * n, "<u2")) if suffix == ".npy" else write_tokens(path, [1, EOT_ID] * n)
     assert main(["index", str(path)]) == 0
     assert main(["inspect", str(index_path(path))]) == 2
-    expected = f"document ends, not a token file\n  name the file that it belongs to, {path.name}\n"
+    expected = f"document ends, not a token file\n  name its file, {path.name}\n"
     assert capsys.readouterr().err.endswith(expected)
 
 

@@ -749,5 +749,5 @@ def test_files_without_an_end_of_text_have_no_documents(tmp_path: Path) -> None:
     """There is nothing to index."""
     (tmp_path / "c.txt").write_text("some words " * 99)
     prepare(tmp_path / "c.txt", tmp_path / "out", tokenizer="chars", quiet=True)
-    with pytest.raises(InputError, match="chars has no end-of-text id, so there are no documents"):
+    with pytest.raises(InputError, match="chars has no end-of-text id, so no documents"):
         open_documents(tmp_path / "out")

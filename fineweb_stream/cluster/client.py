@@ -215,9 +215,8 @@ def connect(
     try:
         # Results come straight from the workers: through the scheduler they would cross the network twice.
         make: Any = distributed.Client
-        client = aside(
-            lambda: make(address, timeout=connect_seconds, set_as_default=False, direct_to_workers=True), cancel
-        )
+        options = {"timeout": connect_seconds, "set_as_default": False, "direct_to_workers": True}
+        client = aside(lambda: make(address, **options), cancel)
     except OSError as error:
         raise InputError(
             f"no scheduler answers at {address}: {error}", "start one (dask scheduler) and give the address it prints"

@@ -184,9 +184,8 @@ def _no_usable(folder: Path, others: list[Path]) -> InputError:
             refusal = refusal or InputError(error.message, hint)
         else:
             alike = f"*{path.suffix}" if path.suffix else re.sub(r"\d.*", "", path.name) + "*"  # wiki_00, wiki_01
-            return _no_usable_but(
-                str(folder), others, f"others: {quoted(os.path.join(glob.escape(str(folder)), '**', alike))}"
-            )
+            pattern = os.path.join(glob.escape(str(folder)), "**", alike)
+            return _no_usable_but(str(folder), others, f"others: {quoted(pattern)}")
     return refusal or _no_usable_but(str(folder), others)
 
 

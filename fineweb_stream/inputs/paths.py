@@ -54,17 +54,15 @@ def iter_matches(pattern: str) -> Iterator[str]:
         for folder in glob.iglob(os.path.join(parent, ""), recursive=True):
             if not find_hidden(Path(folder).parts):
                 os.scandir(os.path.join(folder, os.curdir)).close()
-    passed_over = set()
+    passed = set()
     for match in glob.iglob(pattern, recursive=True):
         path = Path(match)
         if hidden := find_hidden(path.parts[:-1]):
-            passed_over.add(Path(hidden))
+            passed.add(Path(hidden))
         elif not is_own(path.name):
             yield match
-    if passed_over:
-        log.warning(
-            "note: %s: hidden folders are skipped; to read one, name it: %s", pattern, name_some(sorted(passed_over))
-        )
+    if passed:
+        log.warning("note: %s: hidden folders are skipped; name one to read it: %s", pattern, name_some(sorted(passed)))
 
 
 def each_once(paths: Iterable[Path]) -> list[Path]:

@@ -131,9 +131,7 @@ def _iter_ends(tokens: Tokens, cancel: Cancel) -> Iterator[npt.NDArray[np.int64]
 def _eot_id(tokens: Tokens) -> int:
     made = tokens.made_by
     if made.eot_id is None:
-        raise InputError(
-            f"{tokens.paths[0]}: {made.name} has no end-of-text id, so there are no documents", "see inspect"
-        )
+        raise InputError(f"{tokens.paths[0]}: {made.name} has no end-of-text id, so no documents", "see inspect")
     if made.eot != "after":
         raise InputError(
             f"{tokens.paths[0]}: made with --eot {made.eot}, and an index needs --eot after",

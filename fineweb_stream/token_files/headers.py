@@ -102,7 +102,7 @@ def _find_npy_ids(file: IO[bytes], path: Path, dtype: Dtype) -> tuple[int, int]:
         raise InputError(f"{path}: its .npy header cannot be read: {error}", "copy or make it again") from None
     if found != dtype or len(shape) != 1:
         raise InputError(
-            f"{path}: an array of {found} and shape {shape}", f"ids are one row of {dtype.name} ({dtype.str})"
+            f"{path}: an array of {found}, shape {shape}", f"ids are one row of {dtype.name} ({dtype.str})"
         )
     return file.tell(), shape[0]
 
@@ -110,9 +110,7 @@ def _find_npy_ids(file: IO[bytes], path: Path, dtype: Dtype) -> tuple[int, int]:
 def _refuse(path: Path, head: bytes, n_bytes: int, dtype: Dtype) -> None:
     """Raise `InputError` for an index, text, other known kinds of file, and ids of more than two bytes."""
     if path.suffix == ".index" and is_index(path):
-        raise InputError(
-            f"{path}: an index of document ends, not a token file", f"name the file that it belongs to, {path.stem}"
-        )
+        raise InputError(f"{path}: an index of document ends, not a token file", f"name its file, {path.stem}")
     if n_bytes >= _MIN_TEXT_BYTES:
         for magic, kind in _FOREIGN.items():
             if re.match(magic, head, re.DOTALL):

@@ -67,7 +67,5 @@ def made_by(path: Path) -> MadeBy:
     name, n_ids, eot_id = settings["tokenizer"], settings["n_ids"], settings["eot_id"]
     kinds = ((name, str), (settings["eot"], str), (about, dict), (eot_id, int | None))
     if not is_count(n_ids, 1, 1 << 32) or not all(isinstance(value, kind) for value, kind in kinds):
-        raise InputError(
-            f"{path.parent / RECORD_NAME}: does not say which tokenizer made {path.name}", "is it damaged?"
-        )
+        raise InputError(f"{path.parent / RECORD_NAME}: does not say what tokenizer made {path.name}", "is it damaged?")
     return MadeBy(name, n_ids, eot_id, about if name != GPT2.name else {}, settings["eot"])

@@ -20,7 +20,7 @@ from ..support.cancel import NEVER, Cancel
 from ..support.errors import EngineError, InputError
 from ..support.version import version_of
 from .batch import encode_text, join_texts
-from .cuts import iter_pieces
+from .cuts import CutRule, iter_pieces
 from .engines import Gigatoken, count_same, reference_engine
 from .ids import Ends, Ids
 from .load import load_tokenizer
@@ -148,7 +148,7 @@ class Encoder:
         part_places: list[Ends] = []
         n_ids = n_ends = 0
         is_sure = self.engine != "gigatoken" or not has_newest(data)  # else it might differ on some of the characters
-        for part, part_ends in _iter_calls(data, ends, self.tokenizer):
+        for part, part_ends in _iter_calls(data, ends, self.tokenizer.cuts):
             cancel.check()
             encode = self._encode if is_sure or not has_newest(part) else self._reference
             engine_ids = encode(part, part_ends)
@@ -204,16 +204,14 @@ class Encoder:
         )
 
 
-def _iter_calls(
-    data: bytes | memoryview, ends: Ends, tokenizer: Tokenizer
-) -> Iterator[tuple[bytes | memoryview, Ends]]:
+def _iter_calls(data: bytes | memoryview, ends: Ends, rule: CutRule) -> Iterator[tuple[bytes | memoryview, Ends]]:
     """Yield the arguments of each engine call: up to CALL_DOCUMENTS with their ends, or a piece of one.
 
     A longer document is split into pieces: the last has its end, the others none.
     """
     view = memoryview(data)
     if not len(ends):
-        yield from ((piece, ends) for piece in iter_pieces(bytes(data), CALL_BYTES, tokenizer.cuts))
+        yield from ((piece, ends) for piece in iter_pieces(bytes(data), CALL_BYTES, rule))
     i = start = 0
     while i < len(ends):
         stop = max(int(np.searchsorted(ends[: i + CALL_DOCUMENTS], start + CALL_BYTES, "right")), i + 1)
@@ -221,7 +219,7 @@ def _iter_calls(
         if end - start <= CALL_BYTES:
             yield view[start:end], ends[i:stop] - start
         else:  # one long document
-            for piece in iter_pieces(bytes(view[start:end]), CALL_BYTES, tokenizer.cuts):
+            for piece in iter_pieces(bytes(view[start:end]), CALL_BYTES, rule):
                 start += len(piece)
                 yield piece, np.array([len(piece)] if start == end else [], np.int64)
         i, start = stop, end

@@ -41,9 +41,7 @@ def make_plain(spec: TokenizerSpec) -> Tokenizer:
 
     def load_reference() -> Engine:
         if not is_bytes and spec.characters is None:
-            raise InputError(
-                "chars numbers the characters of files, so it encodes no others", "use prepare or iter_ids"
-            )
+            raise InputError("chars numbers the characters of files and encodes no others", "use prepare or iter_ids")
         return _engine(eot_id, None if is_bytes else _code_points(characters.encode()))
 
     return Tokenizer(

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +65,14 @@ def _parse(path: str, data: bytes) -> dict[bytes, int]:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except ValueError:
-            raise InputError(
-                f"{path}, line {number}: not a token in base64 and its rank", "name a .tiktoken file"
-            ) from None
+            message = f"{path}, line {number}: not a token in base64 and its rank"
+            raise InputError(message, "name a .tiktoken file") from None
     if len(set(ranks.values())) != len(ranks) or not all(bytes([i]) in ranks for i in range(256)):
         raise InputError(f"{path}: not a vocabulary: two tokens of one rank, or a byte that has none", "name another")
     return ranks
 
 
-def _make(
-    spec: TokenizerSpec, name: str, ranks: dict[bytes, int], special: Mapping[str, int], pattern: str
-) -> Tokenizer:
+def _make(spec: TokenizerSpec, name: str, ranks: dict[bytes, int], special: dict[str, int], pattern: str) -> Tokenizer:
     eot_id = _find_eot(name, spec.eot, ranks, special)
     n_ids = max(*ranks.values(), *special.values(), -1 if eot_id is None else eot_id) + 1
 
@@ -121,7 +118,7 @@ def _make(
     )
 
 
-def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: Mapping[str, int]) -> int | None:
+def _find_eot(name: str, eot: str | None, ranks: dict[bytes, int], special: dict[str, int]) -> int | None:
     """Return the end-of-text id: the requested one, if it is valid, else the encoding's own."""
     if eot is None:
         return special.get("<|endoftext|>")

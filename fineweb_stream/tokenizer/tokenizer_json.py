@@ -69,9 +69,7 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
             reference: Any = Reference.from_str(json.dumps(content))
         except Exception as error:  # it raises nothing more special
             reason = str(error).partition("\n")[0]
-            raise InputError(
-                f"{spec.name}: tokenizers cannot load it: {reason}", "save it again with tokenizers"
-            ) from None
+            raise InputError(f"{spec.name}: tokenizers cannot load it: {reason}", "save it with tokenizers") from None
         for token in added:
             if (id := reference.token_to_id(token["content"])) != token["id"]:
                 raise InputError(
