@@ -21,18 +21,20 @@ _opened: object = None  # the standard input whose rest has been opened
 
 
 class StandardInput:
-    """Standard input as a file; waiting for data can be cancelled by the run's token.
+    """Standard input as a file, after its `head` if that was read; the run's token can cancel waiting for data.
 
     On Windows, where `select` does not support pipes, a wait ends only when data arrives.
     """
 
-    def __init__(self, cancel: Cancel) -> None:
+    def __init__(self, cancel: Cancel, head: bytes = b"") -> None:
         self._cancel = cancel
+        self._head = head
 
     def read(self, n_bytes: int) -> bytes:
         """Return `n_bytes`, fewer only at the end."""
         buffer = cast(io.BufferedReader, sys.stdin.buffer)
-        data = bytearray()
+        data = bytearray(self._head[:n_bytes])
+        self._head = self._head[n_bytes:]
         while len(data) < n_bytes:
             self._wait_for(buffer)
             piece = buffer.read1(min(n_bytes - len(data), _PIECE_BYTES))  # leaves nothing buffered, unseen by select
@@ -61,13 +63,13 @@ def stdin_head(cancel: Cancel = NEVER) -> bytes:
     return bytes(_HEAD)
 
 
-def stdin_rest(cancel: Cancel) -> StandardInput:
-    """Return standard input after its head. Raises `InputError` if that was read before."""
+def open_stdin(cancel: Cancel) -> StandardInput:
+    """Return standard input from its start. Raises `InputError` if it was read before, beyond its head."""
     global _opened
     if _opened is sys.stdin and not is_whole_head():
         raise InputError("standard input was read before", "it can be read once: put the text in a file")
     _opened = sys.stdin
-    return StandardInput(cancel)
+    return StandardInput(cancel, stdin_head(cancel))
 
 
 def is_whole_head() -> bool:

@@ -19,7 +19,7 @@ from ..support.model import Input
 from ..support.units import sizes_said
 from .blocks import Block, Source
 from .codecs import MAX_WINDOW_BYTES, CompressedFile, window_bytes
-from .standard_input import stdin_head, stdin_rest
+from .standard_input import open_stdin
 
 _SKIP_BYTES = 1 << 20
 HEAD_BYTES = 1 << 20  # how much content of a compressed file is unpacked for estimates (bytes)
@@ -37,9 +37,13 @@ class StreamFull(Exception):
 
 
 class InputFile:
-    """An input that is open for planning, local or remote; it can be read at any offset. `cancel` ends each search."""
+    """An input that is open for planning, local or remote; it can be read at any offset from `first` on.
+
+    `cancel` ends each search.
+    """
 
     cancel = NEVER
+    first = 0
 
     def __init__(self, input: Input, file: BinaryIO | CompressedFile) -> None:
         self.input = input
@@ -51,11 +55,6 @@ class InputFile:
     def __exit__(self, *error: object) -> None:
         if not self.input.is_stdin:
             self._file.close()
-
-    @property
-    def first(self) -> int:
-        """The first offset that can be read."""
-        return 0
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read `n_bytes` from offset `position`, fewer only at the end."""
@@ -83,42 +82,30 @@ class InputFile:
 class StreamFile(InputFile):
     """An input that can be read once; bytes that no block has taken yet are buffered, up to `max_held`.
 
-    It starts at offset `start`: everything before it is read and dropped. `head` are the bytes from offset `begin` on
-    that were already read from `file`.
+    It starts at offset `start`: everything from `begin`, where `file` is, up to it is read and dropped.
     """
 
     def __init__(
-        self,
-        input: Input,
-        file: BinaryIO | CompressedFile,
-        start: int,
-        max_held: int | None,
-        head: bytes = b"",
-        begin: int = 0,
+        self, input: Input, file: BinaryIO | CompressedFile, start: int, max_held: int | None, begin: int = 0
     ) -> None:
         super().__init__(input, file)
         self._max_held = max_held
         self._is_passing_over = False
         self._n_raw_done = 0
-        self._held = bytearray(head)
-        self._held_start = begin
-        while self._held_start < start:
-            if not self.read_at(self._held_start, _SKIP_BYTES):
-                raise _shorter(input, self._held_start)
-            self._drop(min(start - self._held_start, len(self._held)))
-
-    @property
-    def first(self) -> int:
-        """The first offset that is buffered."""
-        return self._held_start
+        self._held = bytearray()
+        self.first = begin
+        while self.first < start:
+            if not self.read_at(self.first, _SKIP_BYTES):
+                raise _shorter(input, self.first)
+            self._drop(min(start - self.first, len(self._held)))
 
     def read_at(self, position: int, n_bytes: int) -> bytes:
         """Read `n_bytes` from offset `position`, fewer only at the end. Raises `StreamFull`."""
         self.cancel.check()
         if self._is_passing_over:
-            self._drop(position - self._held_start)
-        at = position - self._held_start
-        assert at >= 0, f"byte {position:,} of a stream that is at {self._held_start:,}"
+            self._drop(position - self.first)
+        at = position - self.first
+        assert at >= 0, f"byte {position:,} of a stream that is at {self.first:,}"
         if self._max_held is not None and at + n_bytes > self._max_held:
             raise StreamFull(position)
         if (missing := at + n_bytes - len(self._held)) > 0:
@@ -135,20 +122,20 @@ class StreamFile(InputFile):
 
     def end(self) -> int:
         """Return how far the stream was read."""
-        return self._held_start + len(self._held)
+        return self.first + len(self._held)
 
     def block(self, source: Source, start: int, stop: int) -> Block:
         """Make the block of a byte range, with its data unless it was skipped."""
         n_bytes = n_input_bytes = stop - start
-        data = self.read_at(start, n_bytes) if start >= self._held_start else None
-        self._drop(stop - self._held_start)
+        data = self.read_at(start, n_bytes) if start >= self.first else None
+        self._drop(stop - self.first)
         if isinstance(self._file, CompressedFile):
             n_input_bytes, self._n_raw_done = self._file.n_raw - self._n_raw_done, self._file.n_raw
         return Block(source, start, stop, n_bytes, n_input_bytes, data=data)
 
     def _drop(self, n_bytes: int) -> None:
         del self._held[:n_bytes]
-        self._held_start += n_bytes
+        self.first += n_bytes
 
 
 def sample_blocks(source: Source, n: int, find_end: Callable[[InputFile, int], int]) -> list[Block]:
@@ -246,7 +233,7 @@ def open_input(
     A remote file is read in order, in large ranges, unless `is_stream` is False.
     """
     if input.is_stdin:
-        file: InputFile = StreamFile(input, cast(BinaryIO, stdin_rest(network.cancel)), start, max_held, stdin_head())
+        file: InputFile = StreamFile(input, cast(BinaryIO, open_stdin(network.cancel)), start, max_held)
     elif input.compression:
         file = StreamFile(input, _unpack(input, network, max_window), start, max_held)
     elif input.is_remote and is_stream and network.fetcher.is_streaming:
