@@ -97,8 +97,9 @@ def of_json(spec: TokenizerSpec, data: bytes, config: bytes) -> Tokenizer:
         model = content["model"] | {"vocab": {text: i for text, i in vocab.items() if i != eot_id}}
         return json.dumps(content | {"added_tokens": kept, "model": model, "post_processor": None})
 
+    path = Path(spec.name)
     return Tokenizer(
-        name=_short_name(spec.name),
+        name=path.parent.name or path.name if path.name == "tokenizer.json" else path.name,
         eot_id=eot_id,
         n_ids=max(ids.values()) + 1,
         vocabulary_sha256=hashlib.sha256(data).hexdigest(),
@@ -214,8 +215,3 @@ def _find_eot(spec: TokenizerSpec, config: bytes, added: list[dict[str, Any]]) -
     if isinstance(said, str) and said in by_text:
         return by_text[said]
     return next((by_text[text] for text in EOT_TEXTS if text in by_text), None)
-
-
-def _short_name(path: str) -> str:
-    name = Path(path).name
-    return Path(path).parent.name or name if name == "tokenizer.json" else name
