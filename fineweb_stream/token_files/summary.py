@@ -100,7 +100,9 @@ class Summary:
         if not (of := self.lengths):
             end = self.made_by.eot_id
             return [f"no documents: plain text, without end-of-text ({'none' if end is None else f'id {end}'})"]
-        after = f", and {counted(self.n_tokens_after, 'token')} after the last end-of-text" * (self.n_tokens_after > 0)
+        after = ""
+        if self.n_tokens_after:
+            after = f", and {counted(self.n_tokens_after, 'token')} after the last end-of-text"
         return [
             f"{counted(self.n_documents, 'document')}{after}",
             f"tokens per document: median {of.median:,}, 90% have at most {of.p90:,}, longest {of.longest:,};"
