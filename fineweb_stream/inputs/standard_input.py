@@ -17,7 +17,7 @@ from ..support.shell import program
 _HEAD_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 _HEAD = bytearray()  # the part that was read for format detection: global, as standard input is
-_opened: object = None  # the standard input whose rest has been opened
+_opened: object = None  # the standard input that has been opened beyond its head
 
 
 class StandardInput:
