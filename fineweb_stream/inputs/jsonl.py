@@ -78,10 +78,13 @@ def _read_each(data: bytes, byte: int, n_bytes: int, options: ReadOptions) -> Ba
             try:
                 with _room_for(line, byte, i, options.max_document_bytes):
                     text, replaced = _read_line(parse, line, byte, i, options)
-                    texts.append(encode_text(text))
-                    if b"\\u" in line and _LONE_SURROGATE.search(text):
-                        detail = "half of a character (a lone surrogate): U+FFFD in its place"
-                        replaced.append(Change(i, byte, "replaced", detail))
+                    try:
+                        texts.append(text.encode())
+                    except UnicodeEncodeError:  # rare: to search each text would take longer than to encode it
+                        texts.append(encode_text(text))
+                        if _LONE_SURROGATE.search(text):
+                            detail = "half of a character (a lone surrogate): U+FFFD in its place"
+                            replaced.append(Change(i, byte, "replaced", detail))
                     del text
                 changes.extend(replaced)
             except RecordError as error:
