@@ -27,17 +27,13 @@ from ..support.units import parse_share, parse_size, read_variable
 
 MB = 10**6
 CHECK_SECONDS = 0.5
-SETTLE_SECONDS = 2.0
-"""How long a step, up or down, has to take effect before the next one."""
-
-PATIENCE_SECONDS = 60.0
-"""How long a run pauses because others use up the system's memory, before it saves and exits."""
+SETTLE_SECONDS = 2.0  # how long a step, up or down, has to take effect before the next one
+PATIENCE_SECONDS = 60.0  # how long a run pauses because others use up the system's memory, before it saves and exits
 
 HIGH_SHARE = 0.92
 """Pressure begins above this share of the budget, because a step takes effect only when blocks in flight are done."""
 
-SWAP_BYTES = 256 * MB
-"""Swap that grew by more than this since the start, or since the last step back, is pressure."""
+SWAP_BYTES = 256 * MB  # swap that grew by more than this since the start, or since the last step back, is pressure
 
 _PHYSICAL = "physical memory"
 

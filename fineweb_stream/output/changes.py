@@ -11,8 +11,7 @@ from . import files
 from .own import CHANGES_NAME
 from .state import State
 
-MAX_SHOWN = 10
-"""How many changes are logged one by one."""
+MAX_SHOWN = 10  # how many changes are logged one by one
 
 _WRITE_BYTES = 1 << 20
 

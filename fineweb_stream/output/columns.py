@@ -9,8 +9,7 @@ from ..support.errors import PrepareError
 from ..support.model import join_names
 from .manifest import Record, read_record
 
-_BEFORE = "text_column_before"
-"""The setting that says which names were used earlier, and up to where."""
+_BEFORE = "text_column_before"  # the setting that says which names were used earlier, and up to where
 
 
 def names_of(record: Record) -> str:

@@ -25,8 +25,7 @@ from ..support.errors import DamagedError, DiskError, InputError, PrepareError
 from ..support.log import log
 from ..support.units import format_size
 
-Check = Callable[[], None]
-"""Called now and then in long work; may raise."""
+Check = Callable[[], None]  # called now and then in long work; may raise
 
 COPY_BYTES = 8 << 20
 FLUSH_BYTES = 32 << 20
@@ -35,11 +34,8 @@ FLUSH_BYTES = 32 << 20
 HASH_BYTES = 4 << 20
 """How much new data is held until a thread hashes it: waking one for every block would take the GIL too often."""
 
-SAID_BYTES = 4 << 30
-"""A file with more than this takes seconds to read again, so that a message says so."""
-
-HEAD_BYTES = 32
-"""How many of a file's first bytes are in the record, to recognize the file."""
+SAID_BYTES = 4 << 30  # a file with more than this takes seconds to read again, so that a message says so
+HEAD_BYTES = 32  # how many of a file's first bytes are in the record, to recognize the file
 
 # O_BINARY: else Windows translates newlines. O_NONBLOCK: opening a pipe that took a file's place must not block.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -58,8 +54,7 @@ _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
 IN_USE = {5, 32, 33}
 """Windows' errors for a file that another program has open: access denied, sharing violation, lock violation."""
 
-IN_USE_SECONDS = 2.0
-"""How long to wait for that program: a virus scanner or an indexer soon closes a new file."""
+IN_USE_SECONDS = 2.0  # how long to wait for that program: a virus scanner or an indexer soon closes a new file
 
 _NO_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
 _NO_SYNC |= {errno.EISDIR, errno.EACCES}

@@ -184,11 +184,8 @@ NPY = Layout(
 
 LAYOUTS = {layout.name: layout for layout in (NANOGPT, LLMC, NPY, FINEWEB)}
 
-TYPED_LAYOUTS = (NANOGPT.name, LLMC.name, NPY.name)
-"""The values of `--layout`; the other layouts take `--names`, too."""
-
-NAMES = ("fineweb",)
-"""The values of `--names`: `--layout llmc --names fineweb` is the layout `llmc-fineweb`."""
+TYPED_LAYOUTS = (NANOGPT.name, LLMC.name, NPY.name)  # the values of `--layout`; the other layouts take `--names`, too
+NAMES = ("fineweb",)  # the values of `--names`: `--layout llmc --names fineweb` is the layout `llmc-fineweb`
 
 
 def get_layout(name: str, id_bytes: int = 2) -> Layout:

@@ -34,14 +34,9 @@ from .layouts import LAYOUTS, NANOGPT, Layout, get_layout, spool_of
 from .own import CHANGES_NAME, MANIFEST_NAME, RECORD_NAME, TRAIN_NAME, Owned, own_parts
 from .state import DONE, ENCODING, MERGING, SHUFFLING, State, check, check_state, is_count, same_types
 
-FORMAT = 3
-"""Increases when an older version could not resume a run that this one began."""
-
-READABLE = (2, FORMAT)
-"""The formats of runs that are continued. In 2, train was always written in shards first."""
-
-MAX_BYTES = 256 << 20
-"""The maximum size of a record, which has 300 bytes for an input, and 150 for a shard."""
+FORMAT = 3  # increases when an older version could not resume a run that this one began
+READABLE = (2, FORMAT)  # the formats of runs that are continued. In 2, train was always written in shards first.
+MAX_BYTES = 256 << 20  # the maximum size of a record, which has 300 bytes for an input, and 150 for a shard
 
 _ABOUT = {"program": str, "engine": str, "versions": dict, "end_of_text": dict, "dtype": str, "tokenizer": dict}
 
@@ -56,8 +51,7 @@ def settings_of(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-GPT2_SETTINGS = settings_of(GPT2)
-"""The tokenizer of a manifest that names none: at first there was no other."""
+GPT2_SETTINGS = settings_of(GPT2)  # the tokenizer of a manifest that names none: at first there was no other
 
 _FIRST_SETTINGS: dict[str, Any] = {
     **{"layout": NANOGPT.name, "eot": "after", "shuffle": False, "val_files": 0, "val_at": "start"},

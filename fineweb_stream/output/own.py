@@ -20,8 +20,7 @@ from .layouts import LAYOUTS, Layout
 SPOOL_NAME = r"prepare\.(?:spool|(?:spool|bucket)_(?:\d{4}|[1-9]\d{4,8}))\.bin"
 """Pattern of the files that hold documents until they are shuffled; they only ever have temporary names."""
 
-RECORD_START = b'{\n "format": '
-"""How a manifest begins."""
+RECORD_START = b'{\n "format": '  # how a manifest begins
 
 _NAMES = TRAIN_NAME, CHANGES_NAME, META_NAME = "train.bin", "prepare.changes.jsonl", "meta.pkl"
 """What a run writes besides the files of its layout."""

@@ -32,8 +32,7 @@ from .own import (
 from .shards import written_name
 from .state import DONE, ENCODING, State
 
-MAX_DIFFERENCES = 5
-"""How many differences a message lists."""
+MAX_DIFFERENCES = 5  # how many differences a message lists
 
 
 def open_record(

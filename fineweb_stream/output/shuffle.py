@@ -37,14 +37,9 @@ Write = Callable[[Ids], None]
 COMMIT_TOKENS = 128 << 20
 """After this many tokens were copied to buckets, the state is committed and the copied spool files are deleted."""
 
-MOST_BUCKETS = 64
-"""All are open at once, and macOS lets a process open 256 files."""
-
-N_BINS = 1 << 32
-"""The number of bins: the first half of a key is its bin, the smallest range of keys."""
-
-FRAGMENT_BYTES = 64
-"""Memory that a fragment takes besides its ids, while it is ordered."""
+MOST_BUCKETS = 64  # all are open at once, and macOS lets a process open 256 files
+N_BINS = 1 << 32  # the number of bins: the first half of a key is its bin, the smallest range of keys
+FRAGMENT_BYTES = 64  # memory that a fragment takes besides its ids, while it is ordered
 
 _WRITTEN = ("train_tokens", "val_tokens", "shard_sha256", "shard_heads", "parts")
 _N_SLOTS = 4096

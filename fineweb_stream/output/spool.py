@@ -158,8 +158,7 @@ def pack(fragments: Fragments) -> bytes:
     return b"".join((header.data, keys.astype("<u8").data, lengths.astype("<u4").data, ids.data))
 
 
-Source = Spool | Bucket
-"""What is ordered at a time: the spool of a split, or a bucket."""
+Source = Spool | Bucket  # what is ordered at a time: the spool of a split, or a bucket
 
 
 def check_spool(record: Record, check: files.Check) -> None:

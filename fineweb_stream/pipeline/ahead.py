@@ -17,8 +17,7 @@ T = TypeVar("T")
 JOIN_SECONDS = 5.0
 """How long to wait for a thread at the end: on Windows, a read from a silent pipe cannot be interrupted."""
 
-LATER_SHARE = 1 / 8
-"""The share of the room for later iterators while an earlier one is not exhausted."""
+LATER_SHARE = 1 / 8  # the share of the room for later iterators while an earlier one is not exhausted
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,8 @@ BASE_BYTES = {"tiktoken": 73 * MB, "gigatoken": 100 * MB, "tokenizers": 100 * MB
 WORKER_BYTES = {"tiktoken": 26 * MB, "gigatoken": 110 * MB, "tokenizers": 140 * MB, "numpy": 48 * MB}
 ARROW_BASE_BYTES, ARROW_WORKER_BYTES = 60 * MB, 25 * MB
 
-ID_BYTES_HELD = 250
-"""Memory for each id of a loaded tokenizer: its bytes, and its share of the lookup tables."""
-
-WHOLE_TEXT_COST = 90
-"""Like `TEXT_COST`, for a document that the engine encodes as a whole, with a record for each id."""
+ID_BYTES_HELD = 250  # memory for each id of a loaded tokenizer: its bytes, and its share of the lookup tables
+WHOLE_TEXT_COST = 90  # like `TEXT_COST`, for a document that the engine encodes as a whole, with a record for each id
 
 WINDOW_BYTES_PER_WORKER = 12 << 20
 
@@ -42,8 +39,7 @@ UNPACKED_BYTES = 24 * MB
 LEAST_SHUFFLE_BYTES, MOST_SHUFFLE_BYTES = 16 * MB, 1000 * MB
 """Bounds of the documents held in memory by a shuffle. An upper one, because a killed run repeats what was held."""
 
-SHUFFLE_PIECE_BYTES = 60 * MB
-"""Memory for the pieces that a shuffle reads and writes."""
+SHUFFLE_PIECE_BYTES = 60 * MB  # memory for the pieces that a shuffle reads and writes
 
 
 class MemoryPlan(NamedTuple):

@@ -27,11 +27,8 @@ from .ahead import Piece, read_ahead
 STREAM_DEPTH, FETCH_DEPTH = 3, 1000
 """How many blocks of a stream wait ready; how many of a parquet file are requested, if there is room for them."""
 
-PARQUET_AHEAD = 4
-"""How many parquet files at URLs are begun at once, so that nothing waits for a footer."""
-
-MEASURED_BYTES = 1 << 20
-"""How much each connection fetches to measure the network."""
+PARQUET_AHEAD = 4  # how many parquet files at URLs are begun at once, so that nothing waits for a footer
+MEASURED_BYTES = 1 << 20  # how much each connection fetches to measure the network
 
 
 def count_ahead(sources: Sequence[Source], n_workers: int) -> int:

@@ -14,13 +14,11 @@ from ..support.shell import quoted
 from ..support.units import counted
 from .settings import Settings
 
-USEFUL_VAL_TOKENS = 100_000
-"""With fewer, the loss varies more between splits than between versions of a model."""
+USEFUL_VAL_TOKENS = 100_000  # with fewer, the loss varies more between splits than between versions of a model
 
 MAX_USEFUL_RATIO = 0.1
 
-MODDED_VAL_TOKENS = 10_485_760
-"""modded-nanogpt validates on exactly this many tokens."""
+MODDED_VAL_TOKENS = 10_485_760  # modded-nanogpt validates on exactly this many tokens
 
 
 def larger_ratio(n_tokens: int, val: int, settings: Settings, has_documents: bool) -> float | None:

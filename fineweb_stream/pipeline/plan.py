@@ -21,11 +21,8 @@ from .fits import larger_ratio
 from .samples import Sampled
 from .settings import Settings
 
-START_SECONDS = 0.6
-"""The fixed cost of a run: starting Python, imports, loading the engine, sampling and listing files."""
-
-MANY_SHARDS = 10_000
-"""More of them are probably a typing error: each takes some milliseconds."""
+START_SECONDS = 0.6  # the fixed cost of a run: starting Python, imports, loading the engine, sampling and listing files
+MANY_SHARDS = 10_000  # more of them are probably a typing error: each takes some milliseconds
 
 
 @dataclass(frozen=True)

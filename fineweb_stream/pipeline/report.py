@@ -23,8 +23,7 @@ from ..tokenizer.cuts import NO_CUTS
 from .fits import fit_warnings
 from .settings import Settings
 
-N_LISTED = 3
-"""How many inputs are named from each end of the list."""
+N_LISTED = 3  # how many inputs are named from each end of the list
 
 
 def about(engine: str, settings: Settings) -> dict[str, Any]:

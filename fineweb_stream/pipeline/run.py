@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 MAX_REREAD_BYTES = 1 << 30
 """How much of what is written is read again when the disk is full, to save the last seconds of work, too."""
 
-COMMIT_SECONDS = 5.0
-"""How often the state is committed: about this much work is repeated at most after an interruption."""
+COMMIT_SECONDS = 5.0  # how often the state is committed: about this much work is repeated at most after an interruption
 
 
 class Run:

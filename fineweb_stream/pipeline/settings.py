@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "jsonl", "parquet")
 
-VAL_PLACES = ("start", "end")
-"""Where the validation split of plain text can be."""
+VAL_PLACES = ("start", "end")  # where the validation split of plain text can be
 
 DEFAULT_VAL_RATIO = 0.0005
 
-MAX_SEPARATOR = 1000
-"""How many characters a separator may have: to search for it takes their square."""
+MAX_SEPARATOR = 1000  # how many characters a separator may have: to search for it takes their square
 
 _PARSERS: dict[str, Callable[[Any], float | bool]] = {
     "val_ratio": parse_share, "val_tokens": parse_size, "shard_tokens": parse_size, "max_tokens": parse_size,

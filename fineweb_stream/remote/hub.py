@@ -30,8 +30,7 @@ from .network import CHANGED, Network, RemoteFile
 if TYPE_CHECKING:
     from .retry import Patience
 
-MAX_PAGE_BYTES, MAX_PAGES = 16 << 20, 10_000
-"""The largest response of the Hub's API, and the most pages of a listing."""
+MAX_PAGE_BYTES, MAX_PAGES = 16 << 20, 10_000  # the largest response of the Hub's API, and the most pages of a listing
 
 _SHORT = re.compile(r"(fineweb|fineweb-edu|fineweb-2)(?::([\w-]*))?")
 """Datasets of HuggingFaceFW; after the colon sample-10BT or CC-MAIN-2024-10, for fineweb-2 a language."""

@@ -25,16 +25,14 @@ if TYPE_CHECKING:
     from .web import Web
 
 T = TypeVar("T")
-Data = bytes | memoryview
-"""Fetched bytes."""
+Data = bytes | memoryview  # fetched bytes
 
 DEFAULT_CONNECTIONS = 16
 CHANGED = "it changed while it was read: once it is complete, start over with --overwrite"
 MAX_RANGE_BYTES, MIN_RANGE_BYTES = 4 << 20, 1 << 18
 """How much of a stream one request fetches: much, as each costs a round trip, but less if there is little room."""
 
-LATER = 1
-"""The priority of prefetched data; data that a reader waits for comes first."""
+LATER = 1  # the priority of prefetched data; data that a reader waits for comes first
 
 
 class RemoteFile(NamedTuple):

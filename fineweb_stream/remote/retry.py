@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIECE_BYTES = 1 << 20
-"""The most that is read at once: what has arrived, in few steps, because each takes the GIL."""
-
+PIECE_BYTES = 1 << 20  # the most that is read at once: what has arrived, in few steps, because each takes the GIL
 _PASSING = {408, 425, 429, 500, 502, 503, 504, *range(520, 530)}  # 52x: Cloudflare could not reach the server
 
 

@@ -31,13 +31,11 @@ from .hub import address_of, etag_of, is_hub, read_fsspec, token_header
 from .network import CHANGED, Data, RemoteFile, Timeouts
 from .retry import Pacing, Patience, Refused
 
-LINKED_ETAG = "X-Linked-Etag"
-"""The Hub's header for a file's ETag, in the response that redirects."""
+LINKED_ETAG = "X-Linked-Etag"  # The Hub's header for a file's ETag, in the response that redirects
 
 MAX_REDIRECTS = 8
 
-MAX_KEPT = 256
-"""How many connections to a server are kept open: more than there ever are."""
+MAX_KEPT = 256  # how many connections to a server are kept open: more than there ever are
 
 ASK_SECONDS = 3.0
 """How long requests wait for another's response, which says where the file is, before they ask on their own."""
@@ -45,8 +43,7 @@ ASK_SECONDS = 3.0
 _CODINGS = re.compile(r"gzip|deflate|compress|\bbr\b|zstd", re.IGNORECASE)
 """What `Content-Encoding` names: of a file that is stored so, which is read as it is, or of what is sent."""
 
-MAX_DRAINED_BYTES = 65536
-"""A shorter body of a redirect is read to its end, so that the connection can be reused."""
+MAX_DRAINED_BYTES = 65536  # a shorter body of a redirect is read to its end, so that the connection can be reused
 
 
 class Web:

@@ -71,8 +71,7 @@ class Cancel:
             self.check()
 
 
-NEVER = Cancel()
-"""A token that is never set, for callers with nothing to cancel."""
+NEVER = Cancel()  # a token that is never set, for callers with nothing to cancel
 
 
 def aside(function: Callable[[], T], cancel: Cancel, seconds: float = math.inf) -> T:

@@ -119,8 +119,7 @@ class Batches:
         return inputs, targets
 
 
-batches = Batches
-"""The public name."""
+batches = Batches  # the public name
 
 
 def shuffled(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
