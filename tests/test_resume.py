@@ -1060,10 +1060,12 @@ def test_inputs_deleted_after_the_end(tmp_path: Path, caplog: pytest.LogCaptureF
     prepare(folder, out, quiet=True)
     made = (out / "train.bin").read_bytes()
     (folder / "b.jsonl").unlink()
-    with caplog.at_level("INFO", "fineweb_stream"):
-        prepare(folder, out)
-    assert "b.jsonl no longer exists" in caplog.text and "already done" in caplog.text
-    assert (out / "train.bin").read_bytes() == made
+    for spelled in (str(folder), f"{folder}/", os.path.join(folder, ".")):
+        caplog.clear()
+        with caplog.at_level("INFO", "fineweb_stream"):
+            prepare(spelled, out)
+        assert "b.jsonl no longer exists" in caplog.text and "already done" in caplog.text
+        assert (out / "train.bin").read_bytes() == made
     with pytest.raises(InputError, match=r"b\.jsonl is no longer an input"):
         prepare([folder / "a.jsonl", folder / "c.jsonl"], out, quiet=True)
     write_jsonl(folder / "d.jsonl", ["more"])

@@ -207,7 +207,8 @@ def _with_gone(record: Record, fresh: Record, inputs: list[Input]) -> list[Input
     now = {input.path: whole for input, whole in zip(fresh.inputs, inputs, strict=True)}
     before = [input.path for input in record.inputs]
     is_finished = record.state.status == DONE and record.state.is_exhausted
-    if not (is_finished and record.names == fresh.names and set(now) < set(before)):
+    names, before_names = (list(map(os.path.normpath, names)) for names in (fresh.names, record.names))
+    if not (is_finished and names == before_names and set(now) < set(before)):  # a shell completes DIR to DIR/
         return inputs
     gone = [f"the input {path} no longer exists" for path in before if path not in now]
     for note in _few(gone):
