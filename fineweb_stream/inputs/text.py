@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..tokenizer.cuts import CUT_RULES, CutRule, find_byte_cut
+from ..tokenizer.cuts import CUT_RULES, CutRule
 from .blocks import Batch, Block, Source
 from .decoding import BOM, normalized, repair
 from .storage import InputFile, count_unpacked, open_input, read_block, sample_blocks
@@ -57,9 +57,9 @@ class PlainText(Source):
             n_first = self.input.size - val_bytes if self.val_at_end else val_bytes
             while True:
                 target = start + self.block_bytes
-                stop, is_hard = find_cut(file, min(target, n_first) if start < n_first else target, rule)
+                stop, is_hard = find_byte_cut(file, min(target, n_first) if start < n_first else target, rule)
                 if start < n_first < stop:
-                    stop, is_hard = find_cut(file, n_first, rule)
+                    stop, is_hard = find_byte_cut(file, n_first, rule)
                 if stop <= start:
                     break
                 split = first if start < n_first else then
@@ -90,7 +90,7 @@ class PlainText(Source):
     def sample(self, n: int) -> list[Block]:
         """Return byte ranges spread over the file."""
         rule = CUT_RULES[self.options.cuts]
-        return sample_blocks(self, n, lambda file, target: find_cut(file, target, rule)[0])
+        return sample_blocks(self, n, lambda file, target: find_byte_cut(file, target, rule)[0])
 
 
 def _share(file: InputFile, ratio: float) -> int:
@@ -105,7 +105,7 @@ def _share(file: InputFile, ratio: float) -> int:
     return math.ceil(n_bytes * ratio)
 
 
-def find_cut(file: InputFile, target: int, rule: CutRule) -> tuple[int, bool]:
+def find_byte_cut(file: InputFile, target: int, rule: CutRule) -> tuple[int, bool]:
     """Return the first offset at `target` or later where UTF-8 may be cut (or the end), and whether it is a hard cut.
 
     A hard cut is made after MAX_RUN_BYTES without a good place.
@@ -115,11 +115,21 @@ def find_cut(file: InputFile, target: int, rule: CutRule) -> tuple[int, bool]:
     width = 4096
     while True:
         window = file.read_at(begin, target - begin + width)
-        if cut := find_byte_cut(window, max(target - begin, 1), rule, is_part=True):
-            return begin + cut, False
+        skipped = _n_continuation_bytes(window)
+        text = window[skipped:].decode("utf-8", "surrogateescape")
+        first = len(window[skipped : target - begin].decode("utf-8", "surrogateescape"))
+        cut = rule.find(text, first, len(text) - 1) if rule.find else None  # the last character may be incomplete
+        if cut is not None:
+            return begin + skipped + len(text[:cut].encode("utf-8", "surrogateescape")), False
         if len(window) < target - begin + width:
             return file.end(), False
         if width >= MAX_RUN_BYTES:
             _, n_whole = codecs.utf_8_decode(window, "surrogateescape", False)  # without an incomplete last character
-            return begin + n_whole - window[:n_whole].endswith(b"\r"), True  # never between \r and \n
+            window = window[:n_whole]
+            return begin + len(window) - window.endswith(b"\r"), True  # never between \r and \n
         width *= 16
+
+
+def _n_continuation_bytes(data: bytes) -> int:
+    """Count the bytes at the start that belong to a character that began before them (0 to 3)."""
+    return next((i for i, byte in enumerate(data[:3]) if byte & 0xC0 != 0x80), 3 if len(data) > 3 else 0)

@@ -56,32 +56,30 @@ def iter_pieces(data: bytes, size: int, rule: CutRule | None = None) -> Iterator
     ['中文', '，', '没有空格']
     """
     start, rule = 0, rule or GPT2_CUTS
-    while cut := find_byte_cut(data, start + size, rule):
+    while cut := _find_byte_cut(data, start + size, rule):
         yield data[start:cut]
         start = cut
     yield data[start:]
 
 
-def find_byte_cut(data: bytes, start: int, rule: CutRule, *, is_part: bool = False) -> int:
-    """Return the first safe cut at byte `start` (1 or more) or soon after, or 0 if there is none.
-
-    In a part of a text, whose last character may be incomplete, there is none before that one.
-    """
-    width, end = 4096, _character_start(data, len(data) - 1) if is_part else len(data)
-    while start < end and rule.find:
-        stop = _character_start(data, min(start + width, end))
+def _find_byte_cut(data: bytes, start: int, rule: CutRule) -> int:
+    """Return a safe cut at byte `start` or soon after, or 0 if there is none."""
+    width = 4096
+    while start < len(data) and rule.find:
+        stop = _character_start(data, min(start + width, len(data)))
         before = _character_start(data, start - 1)
-        text = data[before:stop].decode("utf-8", "surrogateescape")
+        text = data[before:stop].decode("utf-8")
         if cut := rule.find(text, 1, len(text)):
-            return before + len(text[:cut].encode("utf-8", "surrogateescape"))
+            return before + len(text[:cut].encode("utf-8"))
         start, width = stop, width * 8
     return 0
 
 
 def _character_start(data: bytes, position: int) -> int:
-    """Return the first byte of the character at byte `position`, which has up to four; the data's end is its own."""
-    places = range(position, max(position - 4, -1), -1)
-    return next((at for at in places if at == len(data) or data[at] & 0xC0 != 0x80), position)
+    """Return the first byte of the character at byte `position`; the end of the data is its own start."""
+    while 0 < position < len(data) and data[position] & 0xC0 == 0x80:
+        position -= 1
+    return position
 
 
 def _find_by(*patterns: str, then: Find | None = None) -> Find:
