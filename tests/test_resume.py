@@ -21,9 +21,9 @@ import pytest
 from fineweb_stream import cli, estimate, iter_ids, prepare
 from fineweb_stream.inputs.blocks import Source
 from fineweb_stream.inputs.storage import InputFile, check_unchanged, open_input
-from fineweb_stream.output import files, manifest, shards
+from fineweb_stream.output import files, manifest, resume, shards
 from fineweb_stream.output.manifest import read_record
-from fineweb_stream.pipeline import fetch, run, samples
+from fineweb_stream.pipeline import fetch, job, run, samples
 from fineweb_stream.pipeline.settings import Settings
 from fineweb_stream.remote.network import Network
 from fineweb_stream.support.errors import DiskError, InputError, Interrupted, PrepareError, RemoteError
@@ -579,6 +579,23 @@ def test_the_folder_goes_away(
     found, expected = ({p.name: p.read_bytes() for p in path.iterdir()} for path in (out, tmp_path / "expected"))
     assert found.keys() == expected.keys()
     assert all(data == expected[name] for name, data in found.items() if name != "prepare.json")
+
+
+def test_the_folder_goes_away_as_overwrite_begins(corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
+    """Also then it is an error that names the folder, and nothing is lost."""
+    out, own_outputs = tmp_path / "out", resume._own_outputs
+    prepare(corpus_path, out, quiet=True, **OPTIONS)
+
+    def move(record: Any) -> list[Path]:
+        out.rename(tmp_path / "moved")
+        return own_outputs(record)
+
+    monkeypatch.setattr(resume, "_own_outputs", move)
+    before = outputs(out)
+    with monkeypatch.context() as patch, pytest.raises(DiskError, match=re.escape(str(out))):
+        patch.setattr(job, "clearable_bytes", lambda folder: 0)
+        prepare(corpus_path, out, quiet=True, seed=1, overwrite=True, **OPTIONS)
+    assert outputs(tmp_path / "moved") == before
 
 
 @pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"layout": "npy"}], ids=str)

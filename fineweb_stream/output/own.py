@@ -112,7 +112,9 @@ def orphans(folder: Path) -> Iterator[Path]:
 
 def own_parts(folder: Path, run: str) -> Iterator[Path]:
     """Yield the temporary files of a run, which have its number in their names."""
-    for name in sorted(os.listdir(folder)):
+    with files.disk_errors(folder):
+        names = sorted(os.listdir(folder))
+    for name in names:
         written = name.removesuffix(f".{run}.part")
         if written != name and (is_temporary(written) or written in RECORD_NAMES):
             yield folder / name
