@@ -443,6 +443,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", '"check the file\'s permissions"'),
         ("inputs/storage.py", "'check the path and its permissions'"),
         ("output/files.py", "the file was changed by something else: start over with --ov"),
+        ("output/files.py", "put it back, and the same command continues; without it, sta"),
         ("output/files.py", "'move it away, or choose another folder with --out'"),
         ("output/files.py", "hint"),
         ("output/files.py", "'move it away'"),

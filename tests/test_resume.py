@@ -581,6 +581,39 @@ def test_the_folder_goes_away(
     assert all(data == expected[name] for name, data in found.items() if name != "prepare.json")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no open file can be moved there")
+@pytest.mark.parametrize("is_put_back", [True, False])
+@pytest.mark.parametrize("pattern", ["train*.part", "val*.part", "*"])
+@pytest.mark.parametrize("options", [{}, {"keep_shards": True}, {"layout": "npy"}], ids=str)
+def test_what_a_run_writes_goes_away(
+    options: dict[str, Any], pattern: str, is_put_back: bool, corpus_path: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """It stops at the next commit, rather than at its end, and continues if that is put back, or starts over."""
+    out, moved, absorb, n_absorbed = tmp_path / "out", tmp_path / "moved", run.Run._absorb, 0
+
+    def absorb_and_move(self: run.Run, *args: Any) -> bool:
+        nonlocal n_absorbed
+        n_absorbed += 1
+        if n_absorbed == 8:
+            moved.mkdir()
+            for path in out.glob(pattern):
+                path.rename(moved / path.name)
+        return absorb(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(DiskError, match="deleted or moved while the run worked"):
+        patch.setattr(run.Run, "_absorb", absorb_and_move)
+        patch.setattr(run, "COMMIT_SECONDS", 0.0)
+        prepare_in_blocks(2000, corpus_path, out, **OPTIONS | options)
+    assert n_absorbed < 12
+    if is_put_back:
+        out.mkdir(exist_ok=True)  # empty, it was deleted
+        for path in moved.iterdir():
+            path.replace(out / path.name)
+    prepare(corpus_path, out, quiet=True, overwrite=not is_put_back, **OPTIONS | options)
+    prepare(corpus_path, tmp_path / "expected", quiet=True, **OPTIONS | options)
+    assert outputs(out) == outputs(tmp_path / "expected")
+
+
 def test_the_folder_goes_away_as_overwrite_begins(corpus_path: Path, tmp_path: Path, monkeypatch) -> None:
     """Also then it is an error that names the folder, and nothing is lost."""
     out, own_outputs = tmp_path / "out", resume._own_outputs

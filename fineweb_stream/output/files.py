@@ -396,7 +396,12 @@ class Part:
             self._is_synced = False
 
     def sync(self) -> None:
-        """Make everything written durable."""
+        """Make everything written durable. Raises `DiskError` also if something has deleted or moved the file."""
+        if not os.path.lexists(self._part):
+            raise DiskError(
+                f"{self._part}: deleted or moved while the run worked",
+                "put it back, and the same command continues; without it, start over with --overwrite",
+            )
         if not self._is_synced:
             if self._flushing:
                 self._flushing.result()
