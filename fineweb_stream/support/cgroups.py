@@ -45,7 +45,10 @@ def cpu_quota(root: Path = CGROUP_ROOT, proc: Path = PROC_CGROUP) -> float | Non
 
 def usable_cpus() -> float:
     """Return how many CPUs this process may use by its affinity and its groups, not how many there are."""
-    n_cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if sys.platform == "linux":
+        n_cpus = len(os.sched_getaffinity(0))
+    else:
+        n_cpus = os.cpu_count() or 1
     return min(n_cpus, cpu_quota() or n_cpus)
 
 
