@@ -80,9 +80,8 @@ class Cluster:
         self._n_threads = 0
         self._counted = -COUNT_SECONDS
 
-    @property
-    def n_threads(self) -> int:
-        """How many threads the workers have, as of a second ago at most; 0, after a message, if all are gone."""
+    def count_threads(self) -> int:
+        """Return how many threads the workers have, as of a second ago at most; 0, after a message, if all are gone."""
         if time.monotonic() - self._counted < COUNT_SECONDS:
             return self._n_threads
         before = self._n_threads
@@ -105,7 +104,7 @@ class Cluster:
 
         def watch() -> None:
             self._check_status()
-            _ = self.n_threads  # it says if all workers are gone
+            self.count_threads()  # it says if all workers are gone
             tick()
 
         encode: Any = functools.partial(
@@ -136,7 +135,7 @@ class Cluster:
                 n_bytes += block.n_bytes
             elif not group:
                 yield None
-            limit = min(GROUP_BYTES, window.max_bytes // (2 * max(self.n_threads, 1)))
+            limit = min(GROUP_BYTES, window.max_bytes // (2 * max(self.count_threads(), 1)))
             if group and (block is None or n_bytes >= limit):
                 yield Group(group, n_bytes, self._connections_each())
                 group, n_bytes = [], 0
@@ -167,9 +166,9 @@ class Cluster:
         """Wait until there is a worker. Raises `InputError` if there is none within `seconds`."""
         deadline = time.monotonic() + seconds
         start = f"dask worker {self._address}"
-        if not self.n_threads:
+        if not self.count_threads():
             log.info(f"{self._address}: no worker yet; waiting up to {seconds:,.0f} s for one ({start})")
-        while not self.n_threads:
+        while not self.count_threads():
             self._check_status()
             if time.monotonic() > deadline:
                 raise InputError(f"{self._address}: no worker came within {seconds:,.0f} s", f"start some: {start}")

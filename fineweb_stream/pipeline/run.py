@@ -185,7 +185,7 @@ class Run:
         """Return the limits of text in flight: a byte read ahead takes 1 byte of memory, one in flight TEXT_COST."""
         plan, cluster = self._plan, self._cluster
         if cluster:
-            return Window(lambda: self._watch.max_blocks(cluster.n_threads), plan.cluster_window_bytes)
+            return Window(lambda: self._watch.max_blocks(cluster.count_threads()), plan.cluster_window_bytes)
         n_bytes = plan.window_bytes - (plan.window_bytes // TEXT_COST if is_ahead else 0)
         return Window(lambda: self._watch.max_blocks(plan.n_workers), n_bytes)
 

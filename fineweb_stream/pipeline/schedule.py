@@ -56,8 +56,7 @@ class Window:
 class Workers(Protocol):
     """Workers on other machines. Their `map_blocks` does what `map_ordered` does; its window counts tasks."""
 
-    @property
-    def n_threads(self) -> int:
+    def count_threads(self) -> int:
         """How many threads the workers have now."""
 
     def map_blocks(
