@@ -40,19 +40,28 @@ OPTIONS: dict[str, Any] = {"shard_tokens": 1500, "engine": "tiktoken"}
 ARGUMENTS = ("--shard-tokens", "1500", "--engine", "tiktoken")
 
 
-def prepare_some(path: Any, out: Path, n_blocks: int, block_bytes: int = 2000, **options: Any) -> bool:
-    """Run until `n_blocks` blocks are written, then leave as on Ctrl+C; return whether it came to the end before."""
-    absorb, left = run.Run._absorb, n_blocks
+def at_block(patch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> list[int]:
+    """Let a run call `act` right before it writes this block, the first being 1; return a list of all it came to."""
+    absorb, reached = run.Run._absorb, list[int]()
 
-    def absorb_some(self: run.Run, *args: Any) -> bool:
-        nonlocal left
-        if left == 0:
-            raise KeyboardInterrupt
-        left -= 1
+    def act_and_absorb(self: run.Run, *args: Any) -> bool:
+        reached.append(len(reached) + 1)
+        if reached[-1] == number:
+            act()
         return absorb(self, *args)
 
+    patch.setattr(run.Run, "_absorb", act_and_absorb)
+    return reached
+
+
+def prepare_some(path: Any, out: Path, n_blocks: int, block_bytes: int = 2000, **options: Any) -> bool:
+    """Run until `n_blocks` blocks are written, then leave as on Ctrl+C; return whether it came to the end before."""
+
+    def leave() -> None:
+        raise KeyboardInterrupt
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.Run, "_absorb", absorb_some)
+        at_block(patch, n_blocks + 1, leave)
         if n_blocks >= 0:
             patch.setattr(samples, "sample", lambda *args: None)  # an estimate takes longer than so few blocks
         with contextlib.suppress(KeyboardInterrupt):
@@ -545,19 +554,15 @@ def test_the_folder_goes_away(
     options: dict[str, Any], there: str, is_put_back: bool, corpus_path: Path, tmp_path: Path, monkeypatch
 ) -> None:
     """While the run works: it stops, says what is in the folder, and continues if that is put back."""
-    out, moved, absorb, left = tmp_path / "out", tmp_path / "moved", run.Run._absorb, 8
+    out, moved = tmp_path / "out", tmp_path / "moved"
 
-    def absorb_and_move(self: run.Run, *args: Any) -> bool:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            out.rename(moved)
-            if there == "a file":
-                out.write_text("precious")
-        return absorb(self, *args)
+    def move() -> None:
+        out.rename(moved)
+        if there == "a file":
+            out.write_text("precious")
 
     with monkeypatch.context() as patch, pytest.raises(DiskError) as caught:
-        patch.setattr(run.Run, "_absorb", absorb_and_move)
+        at_block(patch, 8, move)
         patch.setattr(run, "COMMIT_SECONDS", 0.0)
         prepare_in_blocks(2000, corpus_path, out, **OPTIONS | options)
     n_saved = read_record(moved).state.n_tokens
@@ -589,22 +594,18 @@ def test_what_a_run_writes_goes_away(
     options: dict[str, Any], pattern: str, is_put_back: bool, corpus_path: Path, tmp_path: Path, monkeypatch
 ) -> None:
     """It stops at the next commit, rather than at its end, and continues if that is put back, or starts over."""
-    out, moved, absorb, n_absorbed = tmp_path / "out", tmp_path / "moved", run.Run._absorb, 0
+    out, moved = tmp_path / "out", tmp_path / "moved"
 
-    def absorb_and_move(self: run.Run, *args: Any) -> bool:
-        nonlocal n_absorbed
-        n_absorbed += 1
-        if n_absorbed == 8:
-            moved.mkdir()
-            for path in out.glob(pattern):
-                path.rename(moved / path.name)
-        return absorb(self, *args)
+    def move() -> None:
+        moved.mkdir()
+        for path in out.glob(pattern):
+            path.rename(moved / path.name)
 
     with monkeypatch.context() as patch, pytest.raises(DiskError, match="deleted or moved while the run worked"):
-        patch.setattr(run.Run, "_absorb", absorb_and_move)
+        reached = at_block(patch, 8, move)
         patch.setattr(run, "COMMIT_SECONDS", 0.0)
         prepare_in_blocks(2000, corpus_path, out, **OPTIONS | options)
-    assert n_absorbed < 12
+    assert len(reached) < 12
     if is_put_back:
         out.mkdir(exist_ok=True)  # empty, it was deleted
         for path in moved.iterdir():
@@ -797,16 +798,8 @@ def test_input_changes_while_it_is_read(change: Callable[[Path], None], kind: st
         path.write_text("\n".join(DOCS))
     else:
         path, options = write_documents(kind, tmp_path, DOCS)
-    absorb, calls = run.Run._absorb, []
-
-    def absorb_and_change(self: run.Run, *args: Any) -> bool:
-        calls.append(1)
-        if len(calls) == 2:
-            change(path)
-        return absorb(self, *args)
-
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError) as caught:
-        patch.setattr(run.Run, "_absorb", absorb_and_change)
+        at_block(patch, 2, lambda: change(path))
         prepare_in_blocks(1500, path, tmp_path / "out", workers=1, **OPTIONS | options)
     assert str(path) in caught.value.message
     assert re.search(r"changed|ends at byte|No such file", caught.value.message)

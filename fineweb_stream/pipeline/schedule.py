@@ -57,7 +57,7 @@ class Workers(Protocol):
     """Workers on other machines. Their `map_blocks` does what `map_ordered` does; its window counts tasks."""
 
     def count_threads(self) -> int:
-        """How many threads the workers have now."""
+        """Return how many threads the workers have now."""
 
     def map_blocks(
         self, function: Any, blocks: Iterable[Block | None], window: Window, tick: Callable[[], None]
