@@ -174,9 +174,12 @@ def _floor_cases() -> list[Case]:
 
 
 def _limit_cases() -> list[Case]:
-    bare = _inside("bare-parquet", "row group, join, gigatoken, uint16: nothing else, 1 thread", None, "gigatoken")
+    what = "row group, join, gigatoken, uint16: nothing else,"
+    bare = [
+        _inside(f"bare-parquet-{n}", f"{what} {_threads(n)}", "loop-build-nanogpt", "gigatoken") for n in N_WORKERS
+    ]
     what = "share of the time that the global lock is held, 2 workers,"
-    return [bare, *(_inside(f"gil-{kind}", f"{what} {kind}", None, "gigatoken", "py-spy") for kind in FORMATS)]
+    return [*bare, *(_inside(f"gil-{kind}", f"{what} {kind}", None, "gigatoken", "py-spy") for kind in FORMATS)]
 
 
 def _check_case() -> Case:

@@ -122,22 +122,25 @@ def _iter_decoded(path: Path) -> Iterator[str]:
 # ---- what limits ----
 
 
-def bare_parquet(folder: Path) -> Timed:
-    """The bare pipeline, one thread: a row group, its documents joined by Arrow, one call of gigatoken, uint16."""
+def bare_parquet(folder: Path, n_threads: int) -> Timed:
+    """The bare pipeline: a row group, its documents joined by Arrow, one call of gigatoken, uint16."""
     import pyarrow.parquet as pq
 
     from fineweb_stream.inputs.column import batch_of_array
     from fineweb_stream.tokenizer.engines import Gigatoken
     from fineweb_stream.tokenizer.gpt2 import GPT2
 
-    engine, file = Gigatoken(GPT2), pq.ParquetFile(folder / "corpus.parquet", pre_buffer=False)
+    engine = Gigatoken(GPT2)
 
-    def encode_group(i: int) -> None:
-        column = file.read_row_group(i, ["text"], use_threads=False).column(0)
-        batch = batch_of_array(column.cast("large_string").combine_chunks(), 0)
-        engine(batch.data, batch.ends).astype(GPT2.dtype)
+    def encode_groups(first: int) -> None:
+        file = pq.ParquetFile(folder / "corpus.parquet", pre_buffer=False)
+        for i in range(first, file.num_row_groups, n_threads):
+            column = file.read_row_group(i, ["text"], use_threads=False).column(0)
+            batch = batch_of_array(column.cast("large_string").combine_chunks(), 0)
+            engine(batch.data, batch.ends).astype(GPT2.dtype)
 
-    return timed(lambda: exhaust(map(encode_group, range(file.num_row_groups))))
+    with ThreadPoolExecutor(n_threads) as pool:
+        return timed(lambda: exhaust(pool.map(encode_groups, range(n_threads))))
 
 
 def lock(folder: Path, kind: str) -> Timed:
@@ -192,7 +195,8 @@ CASES: dict[str, Callable[[Path], Timed]] = {
     "read-parquet": read_parquet,
     "read-jsonl": read_jsonl,
     "read-txt": read_txt,
-    "bare-parquet": bare_parquet,
+    "bare-parquet-1": lambda folder: bare_parquet(folder, 1),
+    "bare-parquet-2": lambda folder: bare_parquet(folder, 2),
     "gil-parquet": lambda folder: lock(folder, "parquet"),
     "gil-jsonl": lambda folder: lock(folder, "jsonl"),
     "gil-txt": lambda folder: lock(folder, "txt"),

@@ -29,7 +29,7 @@ _TITLES = {
     "loop": "what people use today, from parquet",
     "floor": "the floor",
     "check": "the cross-check",
-    "bare": "the bare pipeline, 1 thread",
+    "bare": "the bare pipeline",
     "gil": "sampled while it runs, start-up excluded",
 }
 _HEADER = ("", "seconds", "min-max", "CPU s", "MB/s", "peak MB", "ratio", "of / promised")
