@@ -175,9 +175,7 @@ def _floor_cases() -> list[Case]:
 
 def _limit_cases() -> list[Case]:
     what = "row group, join, gigatoken, uint16: nothing else,"
-    bare = [
-        _inside(f"bare-parquet-{n}", f"{what} {_threads(n)}", "loop-build-nanogpt", "gigatoken") for n in N_WORKERS
-    ]
+    bare = [_inside(f"bare-parquet-{n}", f"{what} {_threads(n)}", "loop-build-nanogpt", "gigatoken") for n in N_WORKERS]
     what = "share of the time that the global lock is held, 2 workers,"
     return [*bare, *(_inside(f"gil-{kind}", f"{what} {kind}", None, "gigatoken", "py-spy") for kind in FORMATS)]
 

@@ -123,16 +123,20 @@ def _iter_decoded(path: Path) -> Iterator[str]:
 
 
 def bare_parquet(folder: Path, n_threads: int) -> Timed:
-    """The bare pipeline: a row group, its documents joined by Arrow, one call of gigatoken, uint16."""
+    """The bare pipeline: a row group, its documents joined by Arrow, one call of gigatoken, uint16.
+
+    Each thread has a tokenizer of its own, because a text of this length would wait for the other's.
+    """
     import pyarrow.parquet as pq
 
     from fineweb_stream.inputs.column import batch_of_array
     from fineweb_stream.tokenizer.engines import Gigatoken
     from fineweb_stream.tokenizer.gpt2 import GPT2
 
-    engine = Gigatoken(GPT2)
+    engines = [Gigatoken(GPT2) for _ in range(n_threads)]
 
     def encode_groups(first: int) -> None:
+        engine = engines[first]
         file = pq.ParquetFile(folder / "corpus.parquet", pre_buffer=False)
         for i in range(first, file.num_row_groups, n_threads):
             column = file.read_row_group(i, ["text"], use_threads=False).column(0)
