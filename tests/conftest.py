@@ -24,6 +24,7 @@ import pytest
 import tiktoken
 
 from fineweb_stream import cli
+from fineweb_stream.memory.guard import find_children
 from fineweb_stream.output import files
 from fineweb_stream.pipeline import samples
 from fineweb_stream.pipeline.settings import Settings
@@ -220,28 +221,15 @@ def no_leaks(tmp_path: Path) -> Iterator[None]:
     """Every test leaves no open file, thread or process behind."""
     process = psutil.Process()
     files, threads = {f.path for f in process.open_files()}, set(threading.enumerate())
-    shared = children_of(process)  # a module's own, such as a cluster
+    shared = find_children()  # a module's own, such as a cluster
     yield
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         leaked_files = {f.path for f in process.open_files() if str(tmp_path) in f.path} - files
         # Imports of the optional packages start threads of their own that live as long as the process.
         leaked_threads = [t for t in set(threading.enumerate()) - threads if t.name.startswith(("encode", "hash"))]
-        children = [c for c in children_of(process) if c not in shared and c.status() != psutil.STATUS_ZOMBIE]
+        children = [c for c in find_children() if c not in shared and c.status() != psutil.STATUS_ZOMBIE]
         if not (leaked_files or leaked_threads or children):
             return
         time.sleep(0.05)
     pytest.fail(f"left behind: {leaked_files} {leaked_threads} {children}")
-
-
-def children_of(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
-    """To look through all processes takes milliseconds, at each test and in each run: most have started none."""
-    if hasattr(os, "waitid") and process.pid == os.getpid():
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return []
-    return find_children(process, recursive)
-
-
-find_children, psutil.Process.children = psutil.Process.children, children_of

@@ -176,6 +176,13 @@ def test_own_use_is_counted_with_children() -> None:
         child.communicate(b"\n")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="there they are looked through each time")
+def test_other_processes_are_not_looked_through() -> None:
+    """A machine may have thousands; without children none of them matters."""
+    code = "import psutil; psutil.Process.children = None; import fineweb_stream.memory.guard as g; g.used_bytes()"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("value", ["0", "", "much", "-1", "2(x2)"])
 def test_variables_that_say_nothing(monkeypatch, value: str) -> None:
     """Zero is Slurm's word for the whole node; what is no number is no limit either."""
