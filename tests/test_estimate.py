@@ -186,12 +186,16 @@ def test_a_compressed_file_that_is_cut(tmp_path: Path, capsys) -> None:
         assert "about 0" not in said and "add text" not in said and ("tokens: about" in said) != dry_run
 
 
-def test_of_a_pipe_nothing_is_known(tmp_path: Path) -> None:
-    """What cannot be sampled is None, not 0."""
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_of_a_pipe_nothing_is_known(is_alone: bool, tmp_path: Path) -> None:
+    """What cannot be sampled is None, not 0, nor what files beside it have: nothing is refused for being too little."""
+    (tmp_path / "c.txt").write_text("Some text of a file.\n" * 50)
+    names = ["-"] if is_alone else [str(tmp_path / "c.txt"), "-"]
     reader, writer = os.pipe()
     os.write(writer, b"Some text that comes by itself.\n")
     os.close(writer)
-    code = f"import fineweb_stream; print(fineweb_stream.estimate('-', {str(tmp_path / 'out')!r}, format='text'))"
+    options = f"{names}, {str(tmp_path / 'out')!r}, format='text', fit='64x1024', val_ratio=0.3"
+    code = f"import fineweb_stream; print(fineweb_stream.estimate({options}))"
     done = subprocess.run([sys.executable, "-c", code], stdin=reader, capture_output=True, text=True, timeout=60)
     os.close(reader)
     assert "train_tokens=None, val_tokens=None, documents=None" in done.stdout, done.stderr

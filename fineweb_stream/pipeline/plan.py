@@ -38,7 +38,7 @@ class Estimate:
     It encodes with `engine` in `workers` threads, within `memory_bytes` of memory. The whole run takes about `seconds`,
     fetching `network_bytes` included. For a finished run the counts are exact, and nothing is left to write.
 
-    Fields that default to None are None if nothing can be sampled, as in a pipe.
+    Fields that default to None are None if nothing can be sampled, or if a pipe is among the inputs.
     """
 
     out: Path

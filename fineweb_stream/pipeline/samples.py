@@ -68,7 +68,7 @@ def sample(
     tokenizer: Tokenizer = GPT2,
     n_val: int = 0,
 ) -> Sampled | None:
-    """Encode samples spread over the inputs; return None if nothing can be sampled (a pipe).
+    """Encode samples spread over the inputs; return None if their length is unknown (a pipe).
 
     The first `n_val` sources are validation, and are estimated separately.
 
@@ -79,7 +79,7 @@ def sample(
     encode = functools.partial(encode_block, engine=engine, cancel=cancel, is_checked=False, tokenizer=tokenizer)
     for group in groups:
         group.encode(encode)
-    if not all(group.n_tokens for group in groups):
+    if not all(group.n_tokens for group in groups) or any(source.input.is_stdin for source in sources):
         return None
     ratios = [ratio for group in groups for ratio in group.ratios]
     unseen = sum(group.unseen_bytes for group in groups) / max(sum(source.input.size for source in sources), 1)
