@@ -23,12 +23,12 @@ sys.path.append(str(folder))  # `python -P` and `-I` leave it out
 
 try:
     from fineweb_stream.cli import run
+
+    if __name__ == "__main__":
+        run(folder=folder)
 except KeyboardInterrupt:
     sys.exit(130)
 except ModuleNotFoundError as error:
-    if error.name != "fineweb_stream":
+    if str(error.name).partition(".")[0] != "fineweb_stream":
         raise
-    sys.exit("prepare.py: copy the folder fineweb_stream/, too: it belongs beside this script")
-
-if __name__ == "__main__":
-    run(folder=folder)
+    sys.exit(f"prepare.py: {error.name} is missing: copy the whole folder fineweb_stream/ to beside this script")

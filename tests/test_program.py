@@ -699,3 +699,21 @@ def test_looking_without_numpy(program: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=60)
     assert (done.returncode, done.stderr) == (1, "numpy is not installed\n  pip install numpy\n")
+
+
+def test_a_part_was_not_copied(tmp_path: Path, core_python: Path) -> None:
+    """A `.gitignore` may have left out a folder of the package: what to copy is said, and nothing to be installed."""
+    program = copy_program(tmp_path)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    package, away = tmp_path / "fineweb_stream", tmp_path / "away"
+    for part in (package, *(path.parent for path in package.glob("*/__init__.py"))):
+        part.rename(away)
+        for arguments in (["--demo", "--out", "out"], ["inspect", "."]):
+            command = [core_python, program, *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
+            if arguments[0] == "--demo" or "is missing" in done.stderr:
+                assert done.returncode == 1
+                assert re.fullmatch(r"prepare.py: fineweb_stream[.\w]* is missing: copy the whole .*\n", done.stderr)
+            else:
+                assert done.stderr.startswith("inspect: .: neither train.bin"), done.stderr
+        away.rename(part)

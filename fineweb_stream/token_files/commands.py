@@ -36,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{arguments[0]}: {error}", file=sys.stderr)
         status = error.exit_status
     except ModuleNotFoundError as error:  # each loads what it needs
+        if str(error.name).startswith("fineweb_stream"):  # not all of it was copied
+            raise
         print(f"{error.name} is not installed\n  pip install {error.name}", file=sys.stderr)
         status = 1
     except BrokenPipeError:
