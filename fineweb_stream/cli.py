@@ -97,10 +97,10 @@ def _run(options: dict[str, Any], here: Path, cancel: Cancel) -> int:
 
     out = options.pop("out")
     out = here if out is None else as_folder(out)
-    if cache := options.pop("tiktoken_cache"):
+    if (cache := options.pop("tiktoken_cache")) is not None:
         from .token_files.tiktoken_cache import write_tiktoken_cache
 
-        for line in write_tiktoken_cache(Path(cache)):
+        for line in write_tiktoken_cache(as_folder(cache, "--tiktoken-cache")):
             log.info(line)
         return 0
     if options["inputs"] and options["verify"]:

@@ -228,7 +228,7 @@ def test_what_is_shut_is_named(tmp_path: Path) -> None:
 def test_an_output_folder_that_is_none(run_program, tmp_path: Path, out: str) -> None:
     """A name below a file, or a device as --out: the advice is another folder, not permissions."""
     (tmp_path / "c.txt").write_text("some words " * 99)
-    assert_error(run_program("c.txt", "--out", out), 4, "it is not a folder: choose another one with --out")
+    assert_error(run_program("c.txt", "--out", out), 4, "it is not a folder: choose another one")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links may need rights there")

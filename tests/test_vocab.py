@@ -14,6 +14,7 @@ import tiktoken_ext.openai_public
 
 from fineweb_stream import cli
 from fineweb_stream.support.errors import PrepareError
+from fineweb_stream.support.shell import as_word
 from fineweb_stream.tokenizer import gpt2
 
 # What tiktoken pins for the files that OpenAI publishes (tiktoken_ext/openai_public.py).
@@ -48,14 +49,19 @@ def test_tiktoken_takes_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With `--tiktoken-cache DIR` tiktoken makes GPT-2 of what it finds there, and asks no network."""
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "a" / "cache"))
+    folder = tmp_path / "a" / "my cache"
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
     monkeypatch.setattr(tiktoken.load, "read_file", lambda address: pytest.fail(f"downloads {address}"))
     for _ in range(2):  # the same command twice
-        assert cli.main(["--tiktoken-cache", str(tmp_path / "a" / "cache")]) == 0
-    assert f"TIKTOKEN_CACHE_DIR={tmp_path / 'a' / 'cache'} python sample.py" in capsys.readouterr().out
+        assert cli.main(["--tiktoken-cache", str(folder)]) == 0
+    assert f"TIKTOKEN_CACHE_DIR={as_word(str(folder))} python sample.py" in capsys.readouterr().out
     made = tiktoken.Encoding(**tiktoken_ext.openai_public.gpt2())
     assert made.decode(made.encode("naïve 漢字<|endoftext|>", allowed_special="all")) == "naïve 漢字<|endoftext|>"
-    assert len(os.listdir(tmp_path / "a" / "cache")) == 2
+    assert len(os.listdir(folder)) == 2
+    assert cli.main(["--tiktoken-cache", ""]) == 2, "no run of what is beside the script"
+    assert cli.main(["--tiktoken-cache", __file__]) == 4
+    said = capsys.readouterr().err
+    assert "--tiktoken-cache without a name" in said and "--out" not in said
 
 
 def test_damaged_file_is_refused(tmp_path, monkeypatch) -> None:

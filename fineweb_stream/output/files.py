@@ -47,8 +47,8 @@ _HINTS = dict.fromkeys(NO_ROOM, "make room there") | {
     errno.EFBIG: "raise the limit (ulimit -f), or start over with --overwrite and shorter files: of train by --layout"
     " npy and a smaller --shard-tokens, of val by a smaller --val-ratio",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.EEXIST: "it is not a folder: choose another one with --out",
-    errno.ENOTDIR: "it is not a folder: choose another one with --out",
+    errno.EEXIST: "it is not a folder: choose another one",
+    errno.ENOTDIR: "it is not a folder: choose another one",
 }
 
 IN_USE = {5, 32, 33}
@@ -62,15 +62,15 @@ _NO_SYNC |= {errno.EISDIR, errno.EACCES}
 _warn_once = functools.cache(log.warning)
 
 
-def as_folder(name: str | os.PathLike[str]) -> Path:
+def as_folder(name: str | os.PathLike[str], option: str = "--out") -> Path:
     """Return the output folder that a caller names. Raises `InputError` for no name, a URL, or a null character."""
     if not isinstance(name, str | bytes | os.PathLike):
         raise InputError(f"out={name!r}: not the name of a folder", "out='.' is the current folder")
     text = os.fsdecode(name)
     if not text:
-        raise InputError("--out without a name", "is a shell variable empty? . is the current folder")
+        raise InputError(f"{option} without a name", "is a shell variable empty? . is the current folder")
     if "://" in text or "\0" in text:
-        raise InputError(f"--out {text}: not a folder on this machine", "name one, and copy the outputs from there")
+        raise InputError(f"{option} {text}: not a folder on this machine", "name one, and copy the outputs from there")
     return Path(os.path.expanduser(text))  # a shell leaves the ~ in --out=~/data
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from ..output import files
+from ..support.shell import as_word
 from ..tokenizer.gpt2 import EOT_ID, token_names
 
 _ADDRESS = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
@@ -28,4 +29,5 @@ def write_tiktoken_cache(folder: Path) -> list[str]:
     for name, text in (("vocab.bpe", f"#version: 0.2\n{merged}"), ("encoder.json", json.dumps(ids))):
         key = hashlib.sha1((_ADDRESS + name).encode(), usedforsecurity=False).hexdigest()
         files.write_whole(folder / key, [text.encode()])
-    return [f"{folder}: GPT-2 for tiktoken", f"use it: TIKTOKEN_CACHE_DIR={folder.resolve()} python sample.py"]
+    word = as_word(str(folder.resolve()))
+    return [f"{folder}: GPT-2 for tiktoken", f"use it: TIKTOKEN_CACHE_DIR={word} python sample.py"]
