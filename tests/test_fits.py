@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import random
 import re
 from pathlib import Path
 
@@ -179,3 +181,17 @@ def test_a_larger_ratio_gives_more(tmp_path: Path, caplog: pytest.LogCaptureFixt
         caplog.clear()
         run(path, tmp_path / "out", "--dry-run")
         assert ("--val-ratio" in caplog.text) == is_advised
+
+
+def test_a_guess_refuses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How much is in a compressed file is not known: it may hold far more than its beginning lets expect."""
+    docs = ["".join(random.Random(i).choices("abcdefghijklmnop ", k=4000)) for i in range(300)]
+    path, out = tmp_path / "c.jsonl.gz", tmp_path / "out"
+    plain = write_jsonl(tmp_path / "c.jsonl", [*docs, *["the same words " * 300] * 3000])
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    options = ("--layout", "npy", "--val-ratio", "0.3", "--for", "64x8192", "--dry-run")
+    assert run(path, out, *options) == 0
+    assert "will have about" in (said := capsys.readouterr().out) and "needs 524,289 or more" in said
+    assert run(path, out, *options, "--shard-tokens", "9") == 2
+    assert "each shard will have 9 tokens" in capsys.readouterr().err
+    assert run(plain, out, *options, "--for", "64x81920") == 2

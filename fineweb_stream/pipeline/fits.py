@@ -35,29 +35,41 @@ def larger_ratio(n_tokens: int, val: int, settings: Settings, has_documents: boo
 
 
 def check_fit(
-    train: int, val: int, spread: float, settings: Settings, has_documents: bool, is_begun: bool = False
+    train: int,
+    val: int,
+    spread: float,
+    settings: Settings,
+    has_documents: bool,
+    is_begun: bool = False,
+    is_rough: bool = False,
 ) -> list[str]:
     """Return notes on files that will be too short for their reader, by estimated tokens and their relative error.
 
     A val too small to be useful is left out if the plan warns of it already. A run that `is_begun` has its settings.
 
-    Raises `InputError` instead if `--for` was given.
+    Raises `InputError` instead if `--for` was given, but not for numbers of tokens that are guesses (`is_rough`).
     """
     layout, least = settings.file_layout, settings.least_tokens
     problems = []
     is_named = larger_ratio(train + val, val, settings, has_documents) is not None
     if val * (1 + spread) < least and (settings.fit or not is_named):
         problems.append(
-            (f"{layout.val_name} will have about {counted(val, 'token')}", _val_advice(least, train + val, settings))
+            (
+                f"{layout.val_name} will have about {counted(val, 'token')}",
+                _val_advice(least, train + val, settings),
+                is_rough,
+            )
         )
     if not layout.is_merged and settings.shard_tokens < least:
-        problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}"))
+        problems.append((f"each shard will have {settings.shard_tokens:,} tokens", f"--shard-tokens {least}", False))
     elif train * (1 + spread) < least:
-        problems.append((f"train will have about {counted(train, 'token')}", _train_advice(least, settings)))
-    problems = [(what, advice + _how(advice) * is_begun) for what, advice in problems]
-    if problems and settings.fit:
-        raise InputError(f"{problems[0][0]}; {_need(settings)}", f"{problems[0][1]}, or another --for")
-    notes = [f"note: {what}; {_need(settings)}: {advice} would do" for what, advice in problems]
+        problems.append((f"train will have about {counted(train, 'token')}", _train_advice(least, settings), is_rough))
+    notes = []
+    for what, advice, is_guess in problems:
+        advice += _how(advice) * is_begun
+        if settings.fit and not is_guess:
+            raise InputError(f"{what}; {_need(settings)}", f"{advice}, or another --for")
+        notes.append(f"note: {what}; {_need(settings)}: {advice} would do")
     if layout.reader == LLMC.reader and layout.id_bytes == LLMC.id_bytes:
         notes += _modded_notes(train, int(val * (1 + spread)), settings, has_documents)
     return notes

@@ -273,7 +273,7 @@ class Job:
         check_plan(sampled, self.settings)
         train, val = sampled.splits(self.settings)
         is_begun = state.n_tokens > 0
-        return check_fit(train, val, sampled.spread, self.settings, sampled.has_documents, is_begun)
+        return check_fit(train, val, sampled.spread, self.settings, sampled.has_documents, is_begun, sampled.is_rough)
 
 
 @contextlib.contextmanager
