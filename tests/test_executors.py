@@ -6,11 +6,14 @@ import contextlib
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +24,7 @@ from fineweb_stream.pipeline import ahead, schedule
 from fineweb_stream.pipeline.schedule import Window, WorkerError, local_executor, map_ordered
 from fineweb_stream.support.model import Input, ReadOptions
 
+from .conftest import ROOT
 from .helpers import outputs, write_jsonl
 
 SOURCE = PlainText(0, Input("c.txt", "text", 100, ""), ReadOptions())
@@ -203,13 +207,49 @@ def test_a_worker_process_that_is_killed(new_process: Callable[[], ProcessPoolEx
     options = {"val_ratio": 0.1, "engine": "tiktoken", "quiet": True}
     with new_process() as pool:
         os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)
-        with pytest.raises(PrepareError, match="a worker of the executor was killed") as caught:
+        with pytest.raises(PrepareError, match="a worker of it was killed") as caught:
             prepare(path, tmp_path / "out", executor=pool, **options)
     assert caught.value.exit_status == 1 and not (tmp_path / "out").exists()
     with new_process() as pool:
         prepare(path, tmp_path / "out", executor=pool, **options)
     prepare(path, tmp_path / "expected", **options)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected")
+
+
+def test_an_executor_that_is_shut_down(tmp_path: Path) -> None:
+    """What it cancels is not waited for: the run ends, and with another executor it has the same bytes."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 9)
+    options = {"val_ratio": 0.1, "engine": "tiktoken", "quiet": True}
+    pool, may_end = ThreadPoolExecutor(1), threading.Event()
+
+    class Busy(Executor):
+        """Its only thread is busy when it is shut down, so the run's blocks are cancelled."""
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            pool.submit(may_end.wait, 60)
+            future = pool.submit(fn, *args, **kwargs)
+            pool.shutdown(wait=False, cancel_futures=True)
+            return future
+
+    with pytest.raises(PrepareError, match="the executor was shut down"):
+        prepare(path, tmp_path / "out", executor=Busy(), **options)
+    may_end.set()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_script_that_starts_itself_again(tmp_path: Path) -> None:
+    """In a script without the usual last lines, each process of an executor would be another run: that is said."""
+    path = write_jsonl(tmp_path / "c.jsonl", ["some words " * 99] * 9)
+    (tmp_path / "script.py").write_text(f"""
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from fineweb_stream import prepare
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+prepare({str(path)!r}, {str(tmp_path / "out")!r}, executor=pool, val_ratio=0.1, engine="tiktoken")
+""")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], env=env, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 1 and "if __name__ == '__main__':" in done.stderr and not (tmp_path / "out").exists()
 
 
 def test_an_executor_and_a_cluster(tmp_path: Path) -> None:

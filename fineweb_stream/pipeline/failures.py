@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, CancelledError
 from pathlib import Path
 
 from ..inputs.blocks import Source
@@ -40,11 +40,12 @@ def explain(
             f"{folder}: the folder is gone: it was moved or deleted while the run worked",
             "put it back, and the same command continues",
         )
-    if isinstance(error.__cause__ or error, BrokenExecutor):
+    if isinstance(error.__cause__ or error, BrokenExecutor | CancelledError):
         return PrepareError(
-            f"{sources[state.input].input.shown}, after {state.offset:,}: a worker of the executor was killed, or died;"
-            " the system kills one when memory gets short",
-            "make another executor, with fewer workers where memory is short, and call again",
+            f"{sources[state.input].input.shown}, after {state.offset:,}: the executor was shut down, or a worker of it"
+            " was killed, or died; the system kills one when memory gets short",
+            "make another executor, with fewer workers where memory is short, and call again; a script that starts"
+            " processes does so below if __name__ == '__main__':",
         )
     if not isinstance(error, WorkerError):
         if isinstance(error, PrepareError | KeyboardInterrupt | ModuleNotFoundError):  # the last is named by the caller

@@ -124,7 +124,7 @@ def map_ordered(
 def wait(future: Future[Any], tick: Callable[[], None]) -> None:
     """Wait for a future, and call `tick`, which may raise, every TICK_SECONDS until it is done."""
     tick()
-    while not wait_for([future], TICK_SECONDS).done:
+    while not (wait_for([future], TICK_SECONDS).done or future.done()):  # the first never has one that was cancelled
         tick()
 
 
