@@ -128,6 +128,23 @@ def test_a_document_is_a_view(tmp_path: Path) -> None:
         found[1][0] = 7
 
 
+@pytest.mark.parametrize("layout", ["nanogpt", "llmc", "npy"])
+@pytest.mark.parametrize("is_done", [False, True])
+def test_one_command_indexes_all_shards(layout: str, is_done: bool, tmp_path: Path) -> None:
+    """Where several shards have no index, the command in the message makes all, of a run that was stopped, too."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    options: dict[str, Any] = {"layout": layout, "keep_shards": True, "shard_tokens": 300}
+    assert prepare_some(path, out, 1000 if is_done else 3, **options) == is_done
+    if layout == "nanogpt" and is_done:
+        (out / "train.bin").unlink()
+    with pytest.raises(InputError, match="make it: ") as caught:
+        open_documents(out)
+    hint = caught.value.hint
+    del caught  # its frames hold maps of the files
+    assert commands.main(hint.split("fineweb_stream ")[1].split()) == 0
+    assert len(open_documents(out)) == np.sum(np.asarray(open_tokens(out)) == EOT_ID) and len(find_paths(out)) > 1
+
+
 CHANGED = {
     "grown": [1, 2, EOT_ID, 3, 4, EOT_ID, 5, EOT_ID],
     "another": [1, 2, 3, EOT_ID, 4, EOT_ID],

@@ -519,8 +519,8 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
     ],
     "Of readers of what is made, not of a run: test_inspect, test_tokens, test_documents, test_loader, test_layouts.": [
         ("token_files/documents.py", "'see inspect'"),
-        ("token_files/documents.py", "move it away, then {_make(path)}"),
-        ("token_files/documents.py", "_make(path)"),
+        ("token_files/documents.py", "move it away, then {_make(named)}"),
+        ("token_files/documents.py", "_make(named)"),
         ("token_files/documents.py", '"check the file\'s permissions"'),
         ("token_files/headers.py", "the prepare.json that was made with it says which tokenizer"),
         ("token_files/headers.py", "was it copied completely? Copy or make it again; text is mad"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,7 +99,8 @@ def _index(options: argparse.Namespace) -> None:
 
     paths = find_paths(options.path)
     if Path(options.path).is_dir():
-        paths += [path for path in find_paths(options.path, "val") if path.exists()]
+        with contextlib.suppress(PrepareError):  # val has its name at the end of the run, shards have theirs before
+            paths += [path for path in find_paths(options.path, "val") if path.exists()]
     for line in index_files(paths):
         print(escape(line))
 

@@ -40,12 +40,13 @@ class Documents:
     def __init__(self, paths: list[Path]) -> None:
         self.tokens = Tokens(paths)
         self._eot_id = _eot_id(self.tokens)
-        self._ends = [_map_index(path) for path in paths]
+        named = paths[0].parent if len(paths) > 1 else paths[0]  # one command makes the indexes of all shards
+        self._ends = [_map_index(path, named) for path in paths]
         self._counts: list[int] = np.cumsum([len(ends) for ends in self._ends]).tolist()
         bounds = *self.tokens.firsts, len(self.tokens)
         for path, ends, first, stop in zip(paths, self._ends, bounds[:-1], bounds[1:], strict=True):
             if not fits(ends, self.tokens[first:stop], self._eot_id):
-                raise InputError(f"{index_path(path)}: not the index of this {path.name}", _make(path))
+                raise InputError(f"{index_path(path)}: not the index of this {path.name}", _make(named))
 
     def __len__(self) -> int:
         return self._counts[-1]
@@ -104,7 +105,7 @@ def write_index(path: Path, cancel: Cancel = NEVER) -> int:
     """
     index, tokens = index_path(path), Tokens([path])
     if index.exists():
-        _map_index(path)  # raises unless it is an index
+        _map_index(path, path)  # raises unless it is an index
         if index.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             with contextlib.suppress(InputError):  # the index of an earlier file: replace it
                 return len(Documents([path]))
@@ -140,14 +141,15 @@ def _eot_id(tokens: Tokens) -> int:
     return made.eot_id
 
 
-def _map_index(path: Path) -> npt.NDArray[Any]:
+def _map_index(path: Path, named: Path) -> npt.NDArray[Any]:
+    """Map the index of a file; an error advises to index the file or folder that is `named`."""
     index = index_path(path)
     try:
         if index.exists() and not is_index(index):
-            raise InputError(f"{index}: not a whole index of documents", f"move it away, then {_make(path)}")
+            raise InputError(f"{index}: not a whole index of documents", f"move it away, then {_make(named)}")
         return map_ends(index)
     except FileNotFoundError:
-        raise InputError(f"{index}: no such file", _make(path)) from None
+        raise InputError(f"{index}: no such file", _make(named)) from None
     except OSError as error:
         raise InputError(f"{index}: {error.strerror}", "check the file's permissions") from None
 
