@@ -522,6 +522,30 @@ def test_an_encoding_that_passes_text_over(tmp_path: Path, plugin: Callable[...,
         prepare(tmp_path / "c.jsonl", tmp_path / "o", tokenizer="words", quiet=True)
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "Whitespace"},
+        {"type": "WhitespaceSplit"},
+        {"type": "BertPreTokenizer"},
+        {"type": "CharDelimiterSplit", "delimiter": "o"},
+        {"type": "Split", "pattern": {"Regex": r"\w+"}, "behavior": "Removed", "invert": True},
+    ],
+)
+def test_a_pre_tokenizer_that_passes_text_over(step: dict[str, Any], tmp_path: Path) -> None:
+    """So for a tokenizer.json: text that its pre-tokenizer drops is named, unless a normalizer may change texts."""
+    path = make_json(tmp_path, "digits")
+    content = json.loads(path.read_text())
+    content["pre_tokenizer"]["pretokenizers"][0] = step
+    path.write_text(json.dumps(content))
+    docs = write_jsonl(tmp_path / "c.jsonl", [f"some words of {i}" for i in range(99)])
+    with pytest.raises(InputError, match="the pattern of model does not match all of the text, from '"):
+        prepare(docs, tmp_path / "o", tokenizer=path, quiet=True)
+    assert not (tmp_path / "o").exists()
+    path.write_text(json.dumps(content | {"normalizer": {"type": "Lowercase"}}))
+    assert prepare(docs, tmp_path / "o", tokenizer=path, quiet=True).train_documents == 98
+
+
 def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
     """A pattern that matches the empty string, on which tiktoken panics, is named."""
     tokenizer = load_tokenizer(str(write_ranks(tmp_path)), "a*", 2000)
@@ -558,6 +582,14 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         ('{"model": {"type": "Unigram", "vocab": {}}}', "another kind"),
         ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "another kind"),
         (small_json("cl100k").replace('"type": "BPE"', '"type": "BPE", "dropout": 0.1'), "leaves out merges at random"),
+        (
+            small_json("cl100k").replace('"type": "BPE"', '"type": "BPE", "continuing_subword_prefix": "#"'),
+            "BPE with conti",
+        ),
+        (
+            small_json("cl100k").replace('"type": "BPE"', '"type": "BPE", "end_of_word_suffix": "</w>"'),
+            "BPE with end_of_",
+        ),
         (small_json("cl100k").replace('"add_prefix_space": false', '"add_prefix_space": true'), "puts a space before"),
         (small_json("cl100k").replace('"A": ', '"AAAA": '), "no token for 1 of the bytes"),
         (small_json("cl100k").replace('"added_tokens": [{"id": ', '"added_tokens": [{"id": -'), "the id -"),

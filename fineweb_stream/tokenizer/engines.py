@@ -63,7 +63,7 @@ def _tiktoken_engine(tokenizer: Tokenizer) -> Engine:
 
 
 def _lossless(encode_one: EncodeOne, tokenizer: Tokenizer) -> EncodeOne:
-    """Wrap an encoder to raise `InputError` for text that an unknown pattern does not match: tiktoken drops it."""
+    """Wrap an encoder to raise `InputError` for text that an unknown pattern does not match, which is in no id."""
     tokens = tokenizer.token_bytes()
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
 
@@ -127,13 +127,16 @@ def _by_documents(encode_one: EncodeOne, tokenizer: Tokenizer) -> Engine:
 def _tokenizers_engine(tokenizer: Tokenizer) -> Engine:
     """Return the engine of a `tokenizer.json`: special tokens in a text are plain text, and none is added."""
     encoder = tokenizer.load_reference()
+    added = encoder.get_added_tokens_decoder().values()
+    # A normalizer changes a text, and such a token takes the spaces beside it: both are meant to.
+    is_changed = encoder.normalizer or any((one.lstrip or one.rstrip) and not one.special for one in added)
 
     def encode_one(data: bytes | memoryview) -> list[Ids]:
         pieces = [str(piece, "utf-8") for piece in iter_pieces(bytes(data), PIECE_BYTES, tokenizer.cuts)]
         found = (encoder.encode_batch_fast([piece], add_special_tokens=False)[0] for piece in pieces)
         return [np.array(one.ids, np.uint32) for one in found]
 
-    return _by_documents(encode_one, tokenizer)
+    return _by_documents(encode_one if is_changed else _lossless(encode_one, tokenizer), tokenizer)
 
 
 def _split_long_space_runs(text: str) -> Iterable[str]:

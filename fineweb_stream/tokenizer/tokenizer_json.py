@@ -118,6 +118,10 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
         content = json.loads(data)
         model, vocab = content["model"], content["model"]["vocab"]
         kind = model.get("type") or ("BPE" if "merges" in model else "?")
+        # A byte has several tokens then, by its place in a word, and a vocabulary may lack any of them.
+        kind += "".join(
+            f" with {name}" for name in ("continuing_subword_prefix", "end_of_word_suffix") if model.get(name)
+        )
         steps = [step["type"] for step in _steps(content)]
         is_plain = all(type(i) is int and 0 <= i < MAX_IDS for i in vocab.values()) and vocab
         (content.get("normalizer") or {}).get("type")
