@@ -747,6 +747,8 @@ def test_rank_files_that_are_none(tmp_path: Path) -> None:
     assert load_tokenizer(str(path), "gpt2", 2000).vocabulary_sha256 == expected
     for damaged, message in (
         (data + b"IQ== 1 2\n", "line 2001: not a token in base64"),
+        (data + b"AAAA -1\n", "line 2001: not a token in base64"),
+        (data + b"AAAA 16777216\n", "line 2001: not a token in base64"),
         (data.partition(b"\n")[2], "a byte that has none"),
         (data + b"AAAA 7\n", "two tokens of one rank"),
     ):

@@ -15,7 +15,7 @@ from typing import Any
 from ..support.errors import EngineError, InputError
 from .cuts import NO_CUTS, WORD_CUTS, WORD_PATTERNS, scheme_of
 from .engines import encode_ordinary
-from .tokenizer import Tokenizer, TokenizerSpec, find_eot
+from .tokenizer import MAX_IDS, Tokenizer, TokenizerSpec, find_eot
 
 N_SPECIAL = 1024  # how far above the last rank an end-of-text id may be: Llama 3 has 256 special tokens there
 
@@ -64,6 +64,8 @@ def _parse(path: str, data: bytes) -> dict[bytes, int]:
         try:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
+            if not 0 <= int(rank) < MAX_IDS:
+                raise ValueError(f"the rank {int(rank)}")
         except ValueError:
             message = f"{path}, line {number}: not a token in base64 and its rank"
             raise InputError(message, "name a .tiktoken file") from None

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+MAX_IDS = 1 << 24  # no vocabulary is larger: a file with such an id is damaged
+
+
 class TokenizerSpec(NamedTuple):
     """How to load a tokenizer: the values of `--tokenizer`, `--pattern` and `--eot-id`, paths made absolute.
 

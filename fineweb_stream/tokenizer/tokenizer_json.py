@@ -18,7 +18,7 @@ from ..support.errors import InputError
 from ..support.shell import python_command, quoted
 from .cuts import NO_CUTS, WORD_CUTS, CutRule, rule_beside, scheme_of
 from .gpt2 import bytes_by_name
-from .tokenizer import Tokenizer, TokenizerSpec, find_eot
+from .tokenizer import MAX_IDS, Tokenizer, TokenizerSpec, find_eot
 
 EOT_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 """Usual end-of-text tokens, for files without a `tokenizer_config.json` that names it."""
@@ -27,8 +27,6 @@ _ADD_EOT = python_command(
     "import sys; from tokenizers import Tokenizer as T; t = T.from_file(sys.argv[1]);"
     f" t.add_special_tokens(['{EOT_TEXTS[0]}']); t.save(sys.argv[1])"
 )
-
-MAX_IDS = 1 << 24
 
 NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}  # bytes that valid UTF-8 never has: a vocabulary may lack them
 
