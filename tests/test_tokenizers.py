@@ -695,6 +695,18 @@ def test_added_tokens_that_are_looked_for_first(tmp_path: Path) -> None:
         assert encoder.encode([document], eot=True)[0].tolist() == [*ids_of(document), tokenizer.eot_id]
 
 
+def test_an_added_token_that_is_the_name_of_a_byte(tmp_path: Path) -> None:
+    """One id then stands for two texts, by the reference, too: no text is lost, so none is refused."""
+    path = make_json(tmp_path, "cl100k", 3000, ("é",))
+    content = json.loads(path.read_text())
+    content["added_tokens"][1]["id"] = content["model"]["vocab"]["é"]
+    path.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(str(path))
+    document = "é鎮"
+    ids, ids_of = Encoder("tokenizers", tokenizer).encode([document], eot=True)[0], oracle(tokenizer)
+    assert ids.tolist() == [*ids_of(document), tokenizer.eot_id] and ids.tolist().count(ids[0]) == 2
+
+
 @pytest.mark.parametrize("kind", ["in the vocabulary", "after a gap"])
 def test_added_tokens_with_other_ids(kind: str, tmp_path: Path) -> None:
     """The reference gives an added token the id of the vocabulary, or the next one, whatever the file says: refused."""
