@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .cluster.needs import find_needs
 from .inputs.blocks import Source
 from .inputs.discover import as_names
-from .output.files import as_folder
+from .output.files import as_folder, unreadable
 from .output.layouts import LAYOUTS, NANOGPT
 from .output.lock import locked
 from .output.own import META_NAME
@@ -177,13 +177,18 @@ def estimate(
 
 @contextlib.contextmanager
 def _planned(given: dict[str, Any]) -> Iterator[Job]:
-    request = _request(given)
-    with (
-        cancel_on_signals() as cancel,
-        Fetcher(request.connections) as fetcher,
-        planned(request, Network(fetcher, cancel)) as job,
-    ):
-        yield job
+    try:
+        request = _request(given)
+        with (
+            cancel_on_signals() as cancel,
+            Fetcher(request.connections) as fetcher,
+            planned(request, Network(fetcher, cancel)) as job,
+        ):
+            yield job
+    except OSError as error:  # a folder that cannot be read or looked at, before a run explains its errors
+        if not error.filename:
+            raise
+        raise unreadable(error.filename, error) from error
 
 
 def _request(given: dict[str, Any]) -> Request:

@@ -168,6 +168,9 @@ SHUT = {
     "disk/**/*.txt": "",
     "dis*": "",
     "c.txt --out shut/out": "shut/out: Permission denied\n  make sure that the folder can be written to",
+    "c.txt --layout npy --out shut/out": "shut/out: Permission denied\n  check the disk and the permissions",
+    "c.txt --out dark": "dark: Permission denied\n  check the disk and the permissions",
+    "c.txt --dry-run --out dark": "dark: Permission denied\n  check the disk and the permissions",
     "--verify --out shut": "prepare.json: Permission denied\n  check the folder's permissions",
 }
 
@@ -209,6 +212,7 @@ def test_what_is_shut_is_named(tmp_path: Path) -> None:
     shut = [tmp_path / path for path in (*beside[1:], "shut", "tree/b", "disk/lost+found")]
     for path in shut:
         path.chmod(0)
+    (tmp_path / "dark").mkdir(mode=0o300)  # what is in it can be used, but not listed
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60)
     for path in shut:

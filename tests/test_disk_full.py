@@ -1,4 +1,7 @@
-"""The disk is full, at any write: exit 4, what and where, nothing lost; with room again the same command finishes."""
+"""The disk is full, at any write: exit 4, what and where, nothing lost; with room again the same command finishes.
+
+And so if it fails as it is read, as a network's may.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ import pytest
 
 import fineweb_stream
 from fineweb_stream import cli
-from fineweb_stream.output import files
+from fineweb_stream.output import files, manifest
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import ShardWriter
 from fineweb_stream.pipeline import run
@@ -268,6 +271,42 @@ def test_what_a_full_disk_has_is_saved(small_disk: Path, tmp_path: Path, run_pro
     assert run_program("c.txt.gz", "--out", "expected").returncode == 0
     for name in ("train.bin", "val.bin"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such error")
+@pytest.mark.parametrize("call", ["stat", "lstat", "listdir", "read"])
+def test_a_disk_that_fails_when_it_is_looked_at(call: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Whichever look at the folder fails: exit 4 and the name, no traceback; then the same command finishes."""
+    path = write_jsonl(tmp_path / "c.jsonl", [f"Document {i}: some words." for i in range(300)])
+    arguments = [str(path), "--engine", "tiktoken", "--workers", "1", "--val-ratio", "0.2", "--keep-shards", "--out"]
+    monkeypatch.setattr(run, "COMMIT_SECONDS", 0.0)
+    assert cli.main([*arguments, str(tmp_path / "expected")]) == 0
+    expected = {p.name: p.read_bytes() for p in (tmp_path / "expected").glob("*.bin")}
+    n_failed, owner = 0, manifest if call == "read" else os
+    name = "read_bounded" if call == "read" else call
+    real = getattr(owner, name)
+    for n in range(1, 300):
+        out, left = tmp_path / f"out{n}", n
+
+        def look(path: Any, *args: Any, out: Path = out, **options: Any) -> Any:
+            nonlocal left
+            left -= call == "read" or (not isinstance(path, int) and os.fspath(path).startswith(str(out)))
+            if left == 0:
+                left = -1
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), *[path] * (call != "read"))
+            return real(path, *args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, look)
+            status = cli.main([*arguments, str(out)])
+        said = capsys.readouterr().err
+        assert status == 0 or (status == 4 and f"prepare: {out}" in said), (n, said)
+        n_failed += status == 4
+        assert cli.main([*arguments, str(out)]) == 0
+        assert {p.name: p.read_bytes() for p in out.iterdir() if p.name != "prepare.json"} == expected
+        if left > 0:
+            break
+    assert n_failed > {"stat": 8, "lstat": 8, "listdir": 1, "read": 3}[call]
 
 
 def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

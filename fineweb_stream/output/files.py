@@ -503,5 +503,10 @@ def read_pieces(path: Path, start: int, stop: int) -> Iterator[bytes]:
                 yield data
                 start += len(data)
     except OSError as error:
-        hint = "check the disk and the permissions of the file, then run the same command again"
-        raise DiskError(f"{path}: {error.strerror}", hint) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str | os.PathLike[str], error: OSError) -> DiskError:
+    """Return the error for a file or folder that cannot be read, or not even be looked at."""
+    hint = "check the disk and the permissions of the file, then run the same command again"
+    return DiskError(f"{os.fsdecode(path)}: {error.strerror}", hint)

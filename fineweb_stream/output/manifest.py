@@ -322,15 +322,14 @@ def _record_of(path: Path, content: dict[str, Any]) -> Record:
 
 def _read(path: Path) -> bytes | None:
     try:
-        fd = files.open_regular(path, os.O_RDONLY)
+        with os.fdopen(files.open_regular(path, os.O_RDONLY), "rb") as file:
+            data = read_bounded(file, MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise DiskError(
             f"{path}: {error.strerror}", "check the folder's permissions, or choose another --out"
         ) from None
-    with os.fdopen(fd, "rb") as file:
-        data = read_bounded(file, MAX_BYTES)
     if data is None:
         raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
     return data

@@ -50,6 +50,8 @@ def explain(
     if not isinstance(error, WorkerError):
         if isinstance(error, PrepareError | KeyboardInterrupt | ModuleNotFoundError):  # the last is named by the caller
             return error
+        if isinstance(error, OSError) and error.filename:  # of the folder: inputs have errors of their own
+            return files.unreadable(error.filename, error)
         return _no_memory(error) or _unexpected(error, sources[state.input].input, f"after {state.offset:,}", folder)
     cause, source = error.__cause__, error.block.source
     assert cause is not None
