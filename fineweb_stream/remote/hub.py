@@ -19,6 +19,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -111,7 +112,7 @@ def check_remote(file: RemoteFile, network: Network) -> None:
             patience = fetcher.web.patience(url)
             now = network.result(fetcher.submit(lambda: _describe(url, patience)))
         else:
-            (now,) = list_remote(url, network)
+            now, *_ = list_remote(url, network)
         if (now.size, now.version) != (file.size, file.version):
             raise InputError(f"{shown(url)}: changed ({sizes_said(file.size, now.size)})", CHANGED)
 
@@ -292,7 +293,8 @@ def _find_files(tree: str, path: str, patience: Patience) -> list[tuple[str, int
     if pattern := path[len(folder) :].strip("/"):
         is_wanted = re.compile(_glob_regex(path)).fullmatch
         is_deep = "/" in pattern or "**" in pattern
-        return [file for file in _iter_tree(tree, folder, is_deep, patience) if is_wanted(file[0])]
+        files = [file for file in _iter_tree(tree, folder, is_deep, patience) if file[0] == path or is_wanted(file[0])]
+        return [file for file in files if file[0] == path] or files
     try:
         return list(_iter_tree(tree, path, True, patience))
     except InputError as error:
@@ -373,7 +375,7 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
     try:
         with _filesystem(url) as (fs, path):
             fs.invalidate_cache()
-            if re.search(r"[*?\[]", path):
+            if re.search(r"[*?\[]", path) and not fs.exists(path):
                 found = fs.glob(path, detail=True)
             elif fs.isdir(path):
                 found = fs.find(path, detail=True)
@@ -390,7 +392,9 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
 
 def _fsspec_version(info: Mapping[str, Any]) -> str:
     keys = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
-    return next((str(info[key]).strip('"') for key in keys if info.get(key)), "")
+    version = next((info[key] for key in keys if info.get(key)), "")
+    # fsspec's memory:// gives a number in listings, and a time for a single file.
+    return str(version.timestamp() if isinstance(version, datetime) else version).strip('"')
 
 
 def _nothing_there(url: str) -> InputError:
