@@ -19,6 +19,7 @@ from fineweb_stream import cli, open_documents, open_tokens, prepare
 from fineweb_stream.output.index import END_DTYPE, index_path
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
+from fineweb_stream.output.verify import verify
 from fineweb_stream.support.errors import InputError
 from fineweb_stream.support.units import counted
 from fineweb_stream.token_files import commands, documents
@@ -220,6 +221,34 @@ def test_an_index_goes_with_its_file(kind: str, layout: str, tmp_path: Path) -> 
     assert [*out.rglob("*.index")] == ([] if kind == "own" else [val])
     assert kind == "own" or val.read_bytes() == data
     assert (out / "index").exists() == (kind != "own" and layout == "npy")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_verify_checks_an_index(layout: str, tmp_path: Path) -> None:
+    """--verify sees whatever is changed in an index, and with what its message says the index is as it was."""
+    path, out = write_jsonl(tmp_path / "c.jsonl", DOCS), tmp_path / "out"
+    prepare(path, out, shard_tokens=3000, index=True, engine="tiktoken", quiet=True, layout=layout, val_ratio=0.2)
+    verify(out)
+    for index in out.rglob("*.index"):
+        data = index.read_bytes()
+        flipped = (data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in range(len(data)))
+        for wrong in (
+            *itertools.islice(flipped, 0, None, 61),
+            data[:-8],
+            data[:-1],
+            data + data[-8:],
+            b"my notes",
+            b"",
+        ):
+            index.write_bytes(wrong)
+            with pytest.raises(
+                InputError, match=r": not the index of this .*\n  move it away, then make it: "
+            ) as caught:
+                verify(out)
+        index.rename(tmp_path / "away")
+        assert commands.main(caught.value.hint.split("fineweb_stream ")[1].split()) == 0
+        assert index.read_bytes() == data
+    verify(out)
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

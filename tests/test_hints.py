@@ -518,6 +518,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("remote/web.py", "'fetch it and name the local copy'"),
     ],
     "Of readers of what is made, not of a run: test_inspect, test_tokens, test_documents, test_loader, test_layouts.": [
+        ("output/verify.py", "move it away, then make it: "),
         ("token_files/documents.py", "'see inspect'"),
         ("token_files/documents.py", "move it away, then {_make(named)}"),
         ("token_files/documents.py", "_make(named)"),

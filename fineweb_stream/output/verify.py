@@ -1,8 +1,12 @@
-"""`--verify`: read the outputs again and compare them with the record, whose hashes are of the ids without headers."""
+"""`--verify`: read the outputs again and compare them with the record, whose hashes are of the ids without headers.
+
+An index beside an output, which is on no record, is compared with the ids.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,9 @@ import numpy as np
 
 from ..support.cancel import NEVER, Cancel
 from ..support.errors import InputError
+from ..support.shell import program, quoted
 from . import files
+from .index import END_DTYPE, index_path
 from .manifest import Record, read_record
 from .own import META_NAME, RECORD_NAME, TRAIN_NAME
 from .resume import check_lengths
@@ -20,7 +26,7 @@ _CHANGED = "move it away, then make it again with --overwrite"
 
 
 def verify(folder: Path, cancel: Cancel = NEVER) -> list[str]:
-    """Check size, header, SHA-256, largest id and number of end-of-text ids of every output; return a line for each.
+    """Check size, header, SHA-256, largest id, end-of-text ids and index of every output; return a line for each.
 
     Raises `InputError` if something is missing or not as the record says, `DiskError` if it cannot be read.
     """
@@ -54,15 +60,28 @@ def _check_ids(path: Path, expected: dict[str, Any], record: Record, cancel: Can
     if n_tokens > layout.max_tokens or header != layout.make_header(n_tokens):
         raise InputError(f"{path}: its header is not that of {n_tokens:,} tokens", _CHANGED)
     digest, largest, n_eot, last_id = hashlib.sha256(), 0, 0, settings["n_ids"] - 1
+    index, indexed, n_before = index_path(path), hashlib.sha256(), 0
     for data in files.read_pieces(path, layout.header_bytes, expected["bytes"]):
         cancel.check()
         ids = np.frombuffer(data, layout.dtype)
         digest.update(data)
         largest = max(largest, int(ids.max()))
-        n_eot += int(np.count_nonzero(ids == settings["eot_id"])) if settings["eot_id"] is not None else 0
+        places = np.flatnonzero(ids == settings["eot_id"]) if settings["eot_id"] is not None else ids[:0]
+        indexed.update((places.astype(END_DTYPE) + (n_before + 1)).astype(END_DTYPE).data)
+        n_eot += len(places)
+        n_before += len(ids)
     if largest > last_id:
         raise InputError(f"{path}: holds id {largest}, more than {settings['tokenizer']}'s {last_id}", _CHANGED)
     _check_hash(path, digest.hexdigest(), expected)
+    if index.exists() and settings["eot"] == "after" and settings["eot_id"] is not None:
+        found = hashlib.sha256()
+        for data in files.read_pieces(index, 0, sys.maxsize):
+            found.update(data)
+        if found.digest() != indexed.digest():
+            raise InputError(
+                f"{index}: not the index of this {path.name}",
+                f"move it away, then make it: {program()} index {quoted(str(path))}",
+            )
     return largest, n_eot
 
 
