@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -25,6 +26,7 @@ from fineweb_stream.support.units import counted
 from fineweb_stream.token_files import commands, documents
 from fineweb_stream.token_files.documents import write_index
 from fineweb_stream.token_files.open import find_paths
+from fineweb_stream.token_files.tiktoken_cache import write_tiktoken_cache
 from fineweb_stream.tokenizer.gpt2 import EOT_ID
 
 from .helpers import shard_path, split_at_eot, write_jsonl
@@ -249,6 +251,28 @@ def test_verify_checks_an_index(layout: str, tmp_path: Path) -> None:
         assert commands.main(caught.value.hint.split("fineweb_stream ")[1].split()) == 0
         assert index.read_bytes() == data
     verify(out)
+
+
+def test_half_a_download_stays(tmp_path: Path) -> None:
+    """A user's file of the name that browsers give to half of a download is not what anything is written under."""
+    out = tmp_path / "out"
+    prepare(write_jsonl(tmp_path / "c.jsonl", DOCS), out, quiet=True, engine="tiktoken")
+    write_tiktoken_cache(tmp_path / "cache")
+    calls: dict[Path, list[str]] = {
+        index_path(out / "train.bin"): ["index", str(out)],
+        next((tmp_path / "cache").iterdir()): ["--tiktoken-cache", str(tmp_path / "cache")],
+    }
+    with contextlib.suppress(ImportError):
+        import matplotlib as _  # noqa: F401
+
+        calls[tmp_path / "report.png"] = ["inspect", str(out), "--plot", str(tmp_path / "report.png")]
+    for path, command in calls.items():
+        path.unlink(missing_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text("mine")
+        assert cli.main(command) == 0
+        assert path.exists() and part.read_text() == "mine", path
+        assert len([*path.parent.glob("*.part")]) == 1
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

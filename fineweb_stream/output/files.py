@@ -34,6 +34,8 @@ FLUSH_BYTES = 32 << 20
 HASH_BYTES = 4 << 20
 """How much new data is held until a thread hashes it: waking one for every block would take the GIL too often."""
 
+NO_RUN = "0" * 12  # for the temporary name of a file that belongs to no run: NAME.part may be half of a download
+
 SAID_BYTES = 4 << 30  # a file with more than this takes seconds to read again, so that a message says so
 HEAD_BYTES = 32  # how many of a file's first bytes are in the record, to recognize the file
 
@@ -238,7 +240,7 @@ def _is_in_use(error: OSError) -> bool:
     return getattr(error, "winerror", None) in IN_USE
 
 
-def write_whole(path: Path, pieces: Iterable[bytes], run: str = "", check: Check | None = None) -> None:
+def write_whole(path: Path, pieces: Iterable[bytes], run: str = NO_RUN, check: Check | None = None) -> None:
     """Write a small file atomically: its name holds the old or the new data, never a part.
 
     `check` is called right before the rename. If it raises, the new data stay durable under the temporary name.
