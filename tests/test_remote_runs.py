@@ -134,6 +134,14 @@ def test_dry_run_measures_the_network(server, hub_folder, capsys, tmp_path, name
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tiny_first_file_is_no_measure_of_the_network(server, hub_folder, tmp_path) -> None:
+    """The speed of the network is measured by a file that is large enough, wherever it is among the others."""
+    write_jsonl(hub_folder / "a.jsonl", DOCS[:1])
+    write_jsonl(hub_folder / "b.jsonl", DOCS)
+    names = [f"{server.url}/files/{name}" for name in ("a.jsonl", "b.jsonl")]
+    assert estimate(names, tmp_path / "out").seconds < 60
+
+
 @pytest.mark.parametrize("n_connections", [1, 16])
 def test_iter_ids_over_a_network(server, n_connections: int) -> None:
     """With one connection or many, the ids are those of a local run, in order."""

@@ -74,18 +74,19 @@ class Link(NamedTuple):
 
 
 def measure_link(sources: Sequence[Source]) -> Link | None:
-    """Measure the network by a request per connection, spread over the first remote file; None if nothing is remote."""
+    """Measure the network by a request per connection, spread over the largest remote file; None if there is none."""
     remote = [source for source in sources if source.input.is_remote]
     if not remote:
         return None
-    network, file = remote[0].network, remote_file(remote[0].input)
+    largest = max(remote, key=lambda source: source.input.size)  # the first may have a few bytes
+    network, file = largest.network, remote_file(largest.input)
     fetcher = network.fetcher
     n, each = fetcher.n_connections, min(MEASURED_BYTES, file.size // fetcher.n_connections)
     network.read(file, 0, min(file.size, 1))  # so that redirects are not timed
     begun = time.monotonic()
     for future in [fetcher.fetch(file, file.size * i // n, file.size * i // n + each) for i in range(n)]:
         network.result(future)
-    share = text_share(remote[0]) if isinstance(remote[0], Parquet) else 1
+    share = text_share(largest) if isinstance(largest, Parquet) else 1
     n_bytes = sum(int(s.input.size * (share if isinstance(s, Parquet) else 1)) for s in remote)
     return Link(n_bytes, n * each / (time.monotonic() - begun)) if n_bytes else None
 
