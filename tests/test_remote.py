@@ -834,6 +834,15 @@ def test_redirects_to_elsewhere(hub: HubServer, waits: Waits, location: str) -> 
     assert not waits
 
 
+@pytest.mark.parametrize("name", ["donn%C3%A9es.txt", "données.txt".encode().decode("latin-1")])
+def test_redirects_to_any_name(hub: HubServer, folder: Path, name: str) -> None:
+    """A name in a redirect may be quoted, or UTF-8 as it is."""
+    (folder / "données.txt").write_bytes(DATA[:100])
+    hub.faults = lambda request: Fault(302, {"Location": f"/files/{name}"}) if "a.txt" in request.path else None
+    (file,) = list_remote(f"{hub.url}/files/a.txt")
+    assert read(file, 0, 100) == DATA[:100]
+
+
 # Other schemes
 
 

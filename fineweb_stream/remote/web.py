@@ -162,6 +162,8 @@ class Web:
                 if answer.length_remaining != 0:
                     answer.close()  # else unread bytes would be taken for the next response
                 answer.release_conn()
+            with contextlib.suppress(UnicodeError):  # http.client reads headers as Latin-1, and many are UTF-8
+                location = location.encode("latin-1").decode()
             url = _with_login(url, urljoin(url, location))
         raise InputError(f"{shown(url)}: redirected {MAX_REDIRECTS} times", "check the address")
 
