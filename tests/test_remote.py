@@ -504,10 +504,10 @@ def test_refusals_of_web_servers(hub: HubServer, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "name", ["http://HOST/files/owner/name/few/empty.txt", f"{NAME}/few/empty.txt", f"{NAME}/few/*"]
+    "name", ["http://HOST/files/owner/name/few/empty.txt", f"{NAME}/few/empty.txt", f"{NAME}/few/e*"]
 )
 def test_empty(hub: HubServer, name: str) -> None:
-    """An empty file that is named or matched is refused, as one of this machine is; in a folder, it does no harm."""
+    """An empty file that is named, or alone matches, is refused, as one of this machine is; among others it is not."""
     (hub.folder / "owner/name/few").mkdir()
     for file, text in (("a.txt", "a text"), ("empty.txt", "")):
         (hub.folder / "owner/name/few" / file).write_text(text)
@@ -515,7 +515,8 @@ def test_empty(hub: HubServer, name: str) -> None:
         hub.faults = lambda request, fault=fault: fault  # type: ignore[misc]
         with pytest.raises(InputError, match=r"empty\.txt: the file is empty\n  leave it out"):
             find_inputs([name.replace("http://HOST", hub.url)], None, Network(fetcher))
-    assert [input.size for input in find_inputs([f"{NAME}/few"], None, Network(fetcher))] == [6, 0]
+    for others in (f"{NAME}/few", f"{NAME}/few/*", str(hub.folder / "owner/name/few/*")):
+        assert [input.size for input in find_inputs([others], None, Network(fetcher))] == [6, 0]
 
 
 @pytest.mark.parametrize(

@@ -262,8 +262,8 @@ def _leave_others(files: Sequence[RemoteFile], name: str, network: Network, pool
             return pool.map(lambda path: RemoteReader(network, at[path], HEAD_BYTES).read(HEAD_BYTES), paths)
 
         wanted = [at[path] for path in without_metadata(list(at), read_heads)[0]]
-    elif empty := next((file for file in wanted if not file.size), None):
-        raise InputError(f"{shown(empty.url)}: the file is empty", "leave it out")
+    elif wanted and not any(file.size for file in wanted):
+        raise InputError(f"{shown(wanted[0].url)}: the file is empty", "leave it out")
     kept = {file.url for file in wanted}  # there may be tens of thousands
     skipped = (Path(file.url) for file in files if file.url not in kept)
     others = [path for path in skipped if not any(part.startswith(".") for part in path.parts)]
