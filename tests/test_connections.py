@@ -79,6 +79,17 @@ def test_connections_are_used_again(server: HubServer, waits: list[str]) -> None
     assert (server.n_connections <= 3, waits) == (True, [])
 
 
+def test_an_open_one_is_used_before_a_new_one(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that allows one connection, and refuses more, answers all threads, each once another's ends."""
+    monkeypatch.setattr(server, "verify_request", lambda *_: not server._connections)
+    fetcher.n_connections, fetcher.web.timeouts = 2, Timeouts(progress=2.0)
+    server.faults = [Fault(stall=0.2)]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda start: read(server, start, start + 500), (0, 500)))
+    assert found == [DATA[:500], DATA[500:1000]]
+    assert len(server.log) == 2 and server.n_connections == 1
+
+
 def test_a_closed_one_is_replaced_at_once(server: HubServer, waits: list[str]) -> None:
     """A server that closed the connection meanwhile has not failed; one that closes the next one as well has."""
     read(server, 0, 10)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import queue
 import re
 import socket
 import ssl
@@ -212,7 +213,11 @@ class Web:
                 raise InputError(what, "as in https_proxy=http://HOST:PORT, and likewise http_proxy") from None
         pools: dict[str, Any] = manager.pool_classes_by_scheme
         manager.pool_classes_by_scheme = {
-            scheme: type(pool.__name__, (pool,), {"ConnectionCls": _tracked(pool.ConnectionCls, self._track)})
+            scheme: type(
+                pool.__name__,
+                (pool,),
+                {"ConnectionCls": _tracked(pool.ConnectionCls, self._track), "QueueCls": _OpenFirst},
+            )
             for scheme, pool in pools.items()
         }
         return manager
@@ -234,6 +239,13 @@ class Web:
         for pools in [manager.pools for manager in managers]:
             for pool in filter(None, map(pools.get, pools.keys())):
                 pool.close()  # urllib3 leaves what is idle to the garbage collection
+
+
+class _OpenFirst(queue.LifoQueue[Any]):
+    """A pool's connections; open ones come before places for new ones, of which a server may allow no more."""
+
+    def _put(self, item: Any) -> None:
+        self.queue.insert(len(self.queue) if item and item.sock else 0, item)
 
 
 def _tracked(base: Any, track: Callable[[socket.socket], None]) -> Any:
