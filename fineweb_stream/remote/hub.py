@@ -19,7 +19,6 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -392,9 +391,7 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
 
 def _fsspec_version(info: Mapping[str, Any]) -> str:
     keys = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created")
-    version = next((info[key] for key in keys if info.get(key)), "")
-    # fsspec's memory:// gives a number in listings, and a time for a single file.
-    return str(version.timestamp() if isinstance(version, datetime) else version).strip('"')
+    return next((str(info[key]).strip('"') for key in keys if info.get(key)), "")
 
 
 def _nothing_there(url: str) -> InputError:
