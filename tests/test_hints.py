@@ -534,6 +534,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("token_files/headers.py", "name its file, "),
         ("token_files/headers.py", "'name a file that prepare.py has made'"),
         ("token_files/joined.py", "hint"),
+        ("token_files/joined.py", "'copy or make it again'"),
         ("token_files/loader.py", "f'rank is from 0 to world_size - 1, {self.world_size - 1}'"),
         ("token_files/loader.py", "'choose a smaller block_size, or other tokens'"),
         ("token_files/loader.py", "self.batch_size * self.world_size:,"),

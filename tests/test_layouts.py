@@ -322,7 +322,8 @@ def test_open_tokens_and_inspect(layout: str, corpus_path: Path, tmp_path: Path)
         assert open_tokens(path)[:].tolist() == train[1500 * number : 1500 * (number + 1)]
         assert decode(path, 7, 20) == decode(tmp_path / "expected", 1500 * number + 7, 20)
     found, expected = (summarize(tmp_path / folder, seed=3) for folder in ("out", "expected"))
-    assert dataclasses.replace(found, name="") == dataclasses.replace(expected, name="")
+    nameless = [dataclasses.replace(s, name="", made_by=s.made_by._replace(sizes={})) for s in (found, expected)]
+    assert nameless[0] == nameless[1]
 
 
 def test_a_foreign_id_is_located_behind_the_header(layout: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import operator
 import os
 import pickle
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -203,6 +204,21 @@ def test_errors_say_what_where_and_what_next(
         open_tokens(tmp_path / name, split)
     assert message in str(caught.value)
     assert caught.value.hint and caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("layout", ["nanogpt", "llmc", "npy"])
+@pytest.mark.parametrize("n_lost", [2, 4096, 100_000])
+def test_a_copy_that_was_cut_off(layout: str, n_lost: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bare ids do not say how many they are, but the record beside them does."""
+    prepare(demo=True, out=tmp_path, layout=layout, quiet=True)
+    path = find_paths(tmp_path)[0]
+    os.truncate(path, path.stat().st_size - n_lost)
+    for command in ("inspect", "decode", "index"):
+        for name in (tmp_path, path):
+            assert main([command, str(name)]) == 2
+            assert re.search(r"\.(bin|npy): [\d,]+ bytes, .*\n  .*opy .*make it again", capsys.readouterr().err)
+    (tmp_path / "prepare.json").write_text('{"status": "done", "state": {"outputs": [1]}}')
+    assert main(["inspect", str(path)]) == (0 if layout == "nanogpt" else 2), "nothing else is known"
 
 
 def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
+from ..output.own import RECORD_NAME
 from ..support.errors import InputError
 from ..support.shell import program, quoted
 from ..support.units import format_size
@@ -173,12 +174,18 @@ def check_ids(ids: Ids, tokens: Tokens, start: int) -> Ids:
 def map_ids(path: Path, made: MadeBy | None = None) -> np.memmap[Any, np.dtype[np.unsignedinteger[Any]]]:
     """Map a file's ids, read-only: shape (number of ids,), in the dtype of the tokenizer that made them.
 
-    Raises `InputError` if the file is missing, unreadable, or not a token file.
+    Raises `InputError` if the file is missing, unreadable, truncated, or not a token file.
     """
     try:
-        dtype = (made or made_by(path)).dtype
-        start, n_ids = find_ids(path, dtype)
-        return np.memmap(path, dtype, "r", start, (n_ids,))
+        made = made or made_by(path)
+        start, n_ids = find_ids(path, made.dtype)
+        n_bytes = start + n_ids * made.dtype.itemsize
+        if n_bytes < (n_made := made.sizes.get(path.name, 0)):
+            raise InputError(
+                f"{path}: {n_bytes:,} bytes, but its run made {n_made:,}, as {RECORD_NAME} says",
+                "copy or make it again",
+            )
+        return np.memmap(path, made.dtype, "r", start, (n_ids,))
     except FileNotFoundError:
         folder = path.parent if path.suffix else path
         hint = f"check the path, or make it: {program()} INPUT --out {quoted(str(folder))}"

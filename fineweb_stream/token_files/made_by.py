@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..output.manifest import GPT2_SETTINGS
 from ..output.own import MANIFEST_NAME, RECORD_NAME, is_output
-from ..output.state import is_count
+from ..output.state import DONE, is_count
 from ..support.errors import InputError
 from ..tokenizer.gpt2 import GPT2
 from ..tokenizer.load import of_record
@@ -25,6 +27,7 @@ class MadeBy(NamedTuple):
     """What a reader needs to know of the tokenizer that made a file.
 
     `about` is its manifest entry, `eot` where end-of-text stands (as `--eot`); `is_assumed` means without a manifest.
+    `sizes` are those of the files of its run, in bytes by name, once it is finished.
     """
 
     name: str
@@ -33,6 +36,7 @@ class MadeBy(NamedTuple):
     about: dict[str, Any]
     eot: str = "after"
     is_assumed: bool = False
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
@@ -68,4 +72,11 @@ def made_by(path: Path) -> MadeBy:
     kinds = ((name, str), (settings["eot"], str), (about, dict), (eot_id, int | None))
     if not is_count(n_ids, 1, 1 << 32) or not all(isinstance(value, kind) for value, kind in kinds):
         raise InputError(f"{path.parent / RECORD_NAME}: does not say what tokenizer made {path.name}", "is it damaged?")
-    return MadeBy(name, n_ids, eot_id, about if name != GPT2.name else {}, settings["eot"])
+    return MadeBy(name, n_ids, eot_id, about if name != GPT2.name else {}, settings["eot"], sizes=_sizes(content))
+
+
+def _sizes(content: dict[str, Any]) -> dict[str, int]:
+    with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
+        if content["status"] == DONE:
+            return {name: int(output["bytes"]) for name, output in content["state"]["outputs"].items()}
+    return {}
