@@ -603,3 +603,19 @@ def test_three_hosts_with_a_lossy_slow_link(dask: Dask, hosts, tmp_path: Path) -
     said = "".join(_sh(f"{' '.join(where)} tc -s qdisc show dev eth0") for _, where in hosts[1:])
     assert sum(map(int, re.findall(r"dropped (\d+)", said))) > 0, "no packet was lost"
     assert outputs(tmp_path / "out") == local_bytes(corpus, tmp_path)
+
+
+def test_the_scaling_page_can_be_measured_again(tmp_path: Path) -> None:
+    """Each command of docs/scaling.md runs, here with one worker on a little text."""
+    pytest.importorskip("distributed")
+    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\| `((?:writer|arrays|encode)\b[^`]*)`", page, re.MULTILINE)
+    assert len(commands) == 4
+    little = {r"--mb \d+": "--mb 4", r"--workers [\d ]+": "--workers 1 ", r"--corpus \S+": "--corpus c.jsonl"}
+    write_jsonl(tmp_path / "c.jsonl", ["some words and more"] * 4000)
+    for command in commands:
+        for pattern, argument in little.items():
+            command = re.sub(pattern, argument, command)
+        typed = [sys.executable, ROOT / "tests" / "bench" / "cluster.py", *command.split(), "--engine", "tiktoken"]
+        done = subprocess.run(typed, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+        assert done.returncode == 0 and "M tokens/s" in done.stdout, done.stderr

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 from unittest import mock
 
 import numpy as np
@@ -29,7 +30,7 @@ os.environ["PYTHONPATH"] = str(ROOT)  # for the worker processes
 from fineweb_stream import __version__, prepare  # noqa: E402
 from fineweb_stream.cluster import client  # noqa: E402
 from fineweb_stream.cluster.needs import Needs, find_needs  # noqa: E402
-from fineweb_stream.inputs.blocks import Block  # noqa: E402
+from fineweb_stream.inputs.blocks import Block, Source  # noqa: E402
 from fineweb_stream.pipeline import run  # noqa: E402
 from fineweb_stream.pipeline.schedule import BLOCKS_PER_WORKER, Window  # noqa: E402
 from fineweb_stream.pipeline.worker import Encoded  # noqa: E402
@@ -47,24 +48,24 @@ def returned_array(block: Block) -> Encoded:
     return Encoded(ids, ends, block.n_bytes, len(ends), [], True, 0)
 
 
-class Arrays:
+class Arrays(Source):
     """A source whose blocks cost nothing to plan."""
 
-    number, unit, options = 0, "line", ReadOptions()
-
-    def __init__(self, path: str, n_blocks: int) -> None:
-        self.input = Input(path, "jsonl", n_blocks << 20, "", is_stream=True)
-        self.n_blocks = n_blocks
+    unit = "line"
 
     def iter_blocks(self, start: int = 0) -> Iterator[Block]:
-        for i in range(start >> 20, self.n_blocks):
+        for i in range(start >> 20, self.input.size >> 20):
             yield Block(self, i << 20, (i + 1) << 20, 1 << 20, 1 << 20)
+
+    def read(self, block: Block) -> NoReturn:
+        raise NotImplementedError
 
     def sample(self, n: int) -> list[Block]:
         return []
 
-    def text_bytes(self) -> int:
-        return self.n_blocks << 20
+
+def arrays(path: str, n_blocks: int) -> Arrays:
+    return Arrays(0, Input(path, "jsonl", n_blocks << 20, "", is_stream=True), ReadOptions())
 
 
 def written(mapped: Callable[..., object], n_blocks: int, folder: Path) -> tuple[int, float, float]:
@@ -76,7 +77,7 @@ def written(mapped: Callable[..., object], n_blocks: int, folder: Path) -> tuple
         finish(self, *args)
         seconds[0] = time.perf_counter() - started
 
-    source = Arrays(str(folder / "in.jsonl"), n_blocks)
+    source = arrays(str(folder / "in.jsonl"), n_blocks)
     (folder / "in.jsonl").write_text("{}\n")
     with (
         mock.patch("fineweb_stream.pipeline.job.make_sources", lambda *_: [source]),
@@ -110,10 +111,9 @@ def connected(n_workers: int, needs: Needs, direct: bool) -> Iterator[client.Clu
     import distributed
 
     real = distributed.Client
-    client = functools.partial(real, direct_to_workers=direct)
 
     def made(*args: object, **options: object) -> object:
-        return client(*args, **(options | {"direct_to_workers": direct}))
+        return real(*args, **(options | {"direct_to_workers": direct}))
 
     with (
         distributed.LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as local,
@@ -127,7 +127,7 @@ def measure_arrays(n_workers: int, n_blocks: int, writes: bool, direct: bool, fo
     needs = Needs(__version__, (), "", 0)
     with connected(n_workers, needs, direct) as found:
         limits = Window(lambda: BLOCKS_PER_WORKER * n_workers, window)
-        warm = Arrays("x", 64)
+        warm = arrays("x", 64)
         for _ in found.map_blocks(returned_array, warm.iter_blocks(), limits, lambda: None):
             pass
         if writes:
@@ -137,7 +137,7 @@ def measure_arrays(n_workers: int, n_blocks: int, writes: bool, direct: bool, fo
             )
             return rate(n, seconds, per_cpu(n, cpu) + f", {n / all_seconds / 1e6:,.0f}M/s with the merge")
         cpu, started, n = time.process_time(), time.perf_counter(), 0
-        for _, encoded in found.map_blocks(returned_array, Arrays("x", n_blocks).iter_blocks(), limits, lambda: None):
+        for _, encoded in found.map_blocks(returned_array, arrays("x", n_blocks).iter_blocks(), limits, lambda: None):
             n += len(encoded.ids)
         return rate(n, time.perf_counter() - started, per_cpu(n, cpu))
 
