@@ -324,3 +324,10 @@ def test_limit_of_requests(hub: HubServer) -> None:
         urllib.request.urlopen(url, timeout=5)
     assert int(caught.value.headers["Retry-After"]) <= 60
     assert http_get(f"{hub.url}/files/owner/name/README.md", 0, 5) == b"hello"
+
+
+def test_the_benchmark_that_the_readme_names_says_what_it_needs() -> None:
+    """Typed as the README has it, it says which arguments there are."""
+    command = [sys.executable, "-m", "tests.bench.hub"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=60)
+    assert done.returncode == 1 and "KIND CORPUS_FOLDER OUT" in done.stderr and "Traceback" not in done.stderr

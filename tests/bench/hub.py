@@ -103,6 +103,8 @@ def fetch(url: str, rate: float, n_connections: int = 16, n_bytes: int = 4 << 20
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
     if sys.argv[1] == "fetch":
         fetch(sys.argv[2], float(sys.argv[3]))
     else:
