@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import io
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ import pytest
 
 import fineweb_stream
 from fineweb_stream import cli
-from fineweb_stream.output import files, manifest
+from fineweb_stream.output import files, manifest, spool
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.shards import ShardWriter
 from fineweb_stream.pipeline import run
@@ -307,6 +308,23 @@ def test_a_disk_that_fails_when_it_is_looked_at(call: str, tmp_path: Path, monke
         if left > 0:
             break
     assert n_failed > {"stat": 8, "lstat": 8, "listdir": 1, "read": 3}[call]
+
+
+def test_a_disk_that_fails_when_the_spool_is_read(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Exit 4 with the name of the spool, not of an input; then the same command finishes."""
+
+    class Failing(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = write_jsonl(tmp_path / "c.jsonl", [f"Document {i}: some words." for i in range(300)])
+    arguments = [str(path), "--engine", "tiktoken", "--shuffle", "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "_open", lambda *_: Failing())
+        assert cli.main(arguments) == 4
+    said = capsys.readouterr().err
+    assert re.search(rf"prepare: .*prepare\.spool\.bin\.{RUN}\.part: .*\n  check the disk.*\n  2,100 tokens are", said)
+    assert cli.main(arguments) == 0
 
 
 def test_an_error_of_the_flush_in_the_background_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,8 +183,11 @@ def _open(path: Path, n_bytes: int) -> BinaryIO:
 
 
 def _read(file: BinaryIO, path: Path, dtype: np.dtype[Any], n: int) -> npt.NDArray[Any]:
-    """Read `n` numbers. Raises `PrepareError` if there are fewer."""
-    data = file.read(n * dtype.itemsize)
+    """Read `n` numbers. Raises `PrepareError` if there are fewer, `DiskError` if they cannot be read."""
+    try:
+        data = file.read(n * dtype.itemsize)
+    except OSError as error:
+        raise files.unreadable(path, error) from error
     if len(data) < n * dtype.itemsize:
         raise files.changed(path, file.tell(), file.tell() + n * dtype.itemsize - len(data))
     return np.frombuffer(data, dtype)
