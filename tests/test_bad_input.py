@@ -694,6 +694,8 @@ def test_bad_arguments(run_program, tmp_path, arguments: list[str], part: str) -
         ({"layout": None}, "layout=None: not a string"), ({"eot": ["after"]}, "eot=['after']: not a string"),
         ({"executor": 2}, "not an executor"), ({"executor": ThreadPoolExecutor}, "not an executor"),
         ({"val_at": np.zeros(2)}, "not a string"), ({"inputs": np.zeros(2)}, "not names of files"),
+        ({"inputs": {"c.txt": "c.txt"}}, "not names of files (the keys or columns of a dict)"),
+        ({"inputs": np.array([["c.txt"]])}, "not names of files"), ({"val": {"c.txt": ["a"]}}, "not names of files"),
         ({"inputs": "Once upon a time. " * 9999}, "a text, not the name"), ({"inputs": [{"text": "a"}] * 999}, "dict)"),
     ],
 )  # fmt: skip

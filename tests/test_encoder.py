@@ -11,7 +11,9 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -335,6 +337,26 @@ def test_what_is_no_text_is_named(text: object) -> None:
     """Anything but a str is refused by its type, wherever it is in the sequence."""
     with pytest.raises(TypeError, match=f"a text is a str, not {type(text).__name__}"):
         Encoder("tiktoken").encode(["hello", text])  # type: ignore[list-item]
+
+
+class Frame:
+    """A table as pandas has it: what it iterates over are the names of its columns."""
+
+    ndim = 2
+
+    def __getitem__(self, name: str) -> list[str]:
+        return ["hello world"]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["text"])
+
+
+@pytest.mark.parametrize("rows", [{"text": ["hello world"]}, Frame()], ids=["a dict", "a table"])
+def test_the_names_of_columns_are_no_texts(rows: Any) -> None:
+    """A batch of a dataset and a table are refused, and not encoded as the names of their columns."""
+    with pytest.raises(TypeError, match=r"not a (dict|Frame): encode\(texts\['text'\]\)"):
+        Encoder("tiktoken").encode(rows)
+    assert Encoder("tiktoken").encode(rows["text"])[0].tolist() == [31373, 995]
 
 
 @pytest.mark.parametrize("ends", [[11, 6], [-1, 12], [12, 6, 12], [6], [6, 13], [13]])

@@ -13,7 +13,7 @@ import re
 import reprlib
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -60,6 +60,8 @@ def as_names(inputs: str | Path | Sequence[str | Path] | None) -> list[str]:
     if hasattr(inputs, "read"):
         raise InputError(f"{reprlib.repr(inputs)}: an open file, not its name", "give the name; - is standard input")
     try:
+        if isinstance(inputs, Mapping) or getattr(inputs, "ndim", 1) == 2:
+            raise TypeError(f"the keys or columns of a {type(inputs).__name__}")
         names = [os.fsdecode(name) for name in (() if inputs is None else inputs)]
     except TypeError as error:
         what = f"{reprlib.repr(inputs)}: not names of files ({error})"  # a data set may be handed over

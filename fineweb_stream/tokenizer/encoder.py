@@ -9,7 +9,7 @@ Special tokens are not supported: `<|endoftext|>` in a text is plain text. The e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,8 @@ class Encoder:
         """
         if isinstance(texts, str | bytes):
             raise TypeError("texts must be a sequence of str, not one str: encode([text])")
+        if isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1:  # else the names of columns would be the texts
+            raise TypeError(f"texts must be a sequence of str, not a {type(texts).__name__}: encode(texts['text'])")
         if self.tokenizer.eot_id is None:  # nothing says where a text ends: one call for each
             if eot:
                 raise InputError(f"{self.tokenizer.name} has no end-of-text id", "leave out eot=True")
