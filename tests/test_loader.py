@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,20 @@ def test_numbers_that_make_no_sense(options: dict[str, Any], message: str) -> No
 def test_a_path_is_not_its_tokens(tmp_path: Path) -> None:
     """Who hands over a path is told what opens it, and that works."""
     np.arange(101, dtype=np.uint16).tofile(tmp_path / "train.bin")
-    for path in (str(tmp_path), tmp_path):
+    for path in (str(tmp_path), tmp_path, os.fsencode(tmp_path)):
         with pytest.raises(InputError) as caught:
             batches(path, 5, 1)
-    call = caught.value.hint.removeprefix("open it first: ")
-    assert len(batches(eval(call, {"open_tokens": open_tokens}), 5, 1)) == 20
+        call = caught.value.hint.removeprefix("open it first: ")
+        assert len(batches(eval(call, {"open_tokens": open_tokens}), 5, 1)) == 20
+
+
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_a_loader_can_be_in_a_set(n_files: int, tmp_path: Path) -> None:
+    """It is compared and hashed as itself: its tokens may be many gigabytes, and an array is neither."""
+    for number in range(n_files):
+        np.arange(101, dtype=np.uint16).tofile(shard_path(tmp_path, number))
+    one, other = (batches(open_tokens(tmp_path), 5, 1) for _ in range(2))
+    assert {one: 1, other: 2} == {one: 1, other: 2} and one != other
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, float("nan"), "1,5", "", True, None, 10**30, np.int64(3)])

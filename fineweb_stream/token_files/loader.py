@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.uint64]
 Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equality of the tokens would read them all
 class Batches:
     """The batches of one epoch: pairs of inputs and targets, int64, shape (batch_size, block_size).
 
@@ -58,7 +58,7 @@ class Batches:
     drop_last: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.tokens, str | os.PathLike):
+        if isinstance(self.tokens, str | bytes | os.PathLike):
             path = os.fspath(self.tokens)
             raise InputError(f"tokens={path!r}: a path, not tokens", f"open it first: open_tokens({path!r})")
         least = {"block_size": 1, "batch_size": 1, "seed": None, "rank": 0, "world_size": 1, "epoch": 0, "start": 0}
