@@ -579,7 +579,11 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "tokenizer.json"
     for content, message in (
         ("{", "not a tokenizer.json"),
-        ('{"model": {"type": "Unigram", "vocab": {}}}', "another kind"),
+        (
+            '{"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.5]]}}',
+            "another kind .Unigram; no pre-token",
+        ),
+        ('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "another kind .WordPiece; no pre-token"),
         ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "another kind"),
         (small_json("cl100k").replace('"type": "BPE"', '"type": "BPE", "dropout": 0.1'), "leaves out merges at random"),
         (

@@ -120,8 +120,9 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
         kind += "".join(
             f" with {name}" for name in ("continuing_subword_prefix", "end_of_word_suffix") if model.get(name)
         )
-        steps = [step["type"] for step in _steps(content)]
-        is_plain = all(type(i) is int and 0 <= i < MAX_IDS for i in vocab.values()) and vocab
+        steps = [str(step["type"]) for step in _steps(content)]
+        is_plain = isinstance(vocab, dict) and bool(vocab)  # Unigram's is a list
+        is_plain = is_plain and all(type(i) is int and 0 <= i < MAX_IDS for i in vocab.values())
         (content.get("normalizer") or {}).get("type")
         for token in content.get("added_tokens") or []:
             token["special"], token["content"].encode()
