@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import re
 import shutil
@@ -88,6 +89,19 @@ def test_an_open_one_is_used_before_a_new_one(server: HubServer, monkeypatch: py
         found = list(pool.map(lambda start: read(server, start, start + 500), (0, 500)))
     assert found == [DATA[:500], DATA[500:1000]]
     assert len(server.log) == 2 and server.n_connections == 1
+
+
+@pytest.mark.parametrize("status", [302, 404, 503])
+def test_an_answer_without_a_body_is_over(server: HubServer, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is used again at once, also while what was answered is still held."""
+    headers = {"Location": "/files/b.txt"} if status == 302 else {}
+    server.faults = lambda request: Fault(status, headers, short=0) if "a.txt" in request.path else None
+    held, send_once = [], fetcher.web._send_once
+    monkeypatch.setattr(fetcher.web, "_send_once", lambda *args: held.append(send_once(*args)) or held[-1])
+    for _ in range(3):
+        with contextlib.suppress(retry.Refused), fetcher.web.send(f"{server.url}/files/a.txt", 60) as response:
+            assert response.read() == DATA
+    assert (len(server.log), server.n_connections) == (len(held), 1)
 
 
 def test_a_closed_one_is_replaced_at_once(server: HubServer, waits: list[str]) -> None:

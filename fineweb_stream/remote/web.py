@@ -160,7 +160,9 @@ class Web:
                 if (answer.length_remaining or MAX_DRAINED_BYTES) < MAX_DRAINED_BYTES:
                     answer.drain_conn()
             finally:
-                if answer.length_remaining != 0:
+                if answer.length_remaining == 0:
+                    answer.drain_conn()  # one without a body stays open, and the next request would fail
+                else:
                     answer.close()  # else unread bytes would be taken for the next response
                 answer.release_conn()
             with contextlib.suppress(UnicodeError):  # http.client reads headers as Latin-1, and many are UTF-8
