@@ -651,6 +651,17 @@ def test_expired_address(hub: HubServer, waits: Waits) -> None:
     assert len(waits) == 2
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+def test_expired_address_that_is_known(hub: HubServer, waits: Waits, status: int) -> None:
+    """Whatever a storage says of an address whose time is over, a new one is asked for at once."""
+    hub.cdn = True
+    (file,) = list_remote(f"{NAME}/data/a.parquet")
+    assert read(file, 0, 10) == DATA[:10]
+    hub.faults = [Fault(status)]
+    assert read(file, 10, 20) == DATA[10:20]
+    assert not waits and not hub.faults
+
+
 def test_the_hub_is_asked_once(hub: HubServer, waits: Waits) -> None:
     """Where a file is, is asked once for all who read it, and once more when the address is refused."""
     hub.cdn = True

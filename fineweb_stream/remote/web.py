@@ -44,6 +44,9 @@ ASK_SECONDS = 3.0
 _CODINGS = re.compile(r"gzip|deflate|compress|\bbr\b|zstd", re.IGNORECASE)
 """What `Content-Encoding` names: of a file that is stored so, which is read as it is, or of what is sent."""
 
+_EXPIRED = (400, 401, 403, 404, 410)
+"""What storage services say of a signed address whose time is over: 400 is S3's and Google's for an expired token."""
+
 MAX_DRAINED_BYTES = 65536  # a shorter body of a redirect is read to its end, so that the connection can be reused
 
 
@@ -134,7 +137,7 @@ class Web:
                 with self._lock:
                     if self._places.get(address) is place:
                         del self._places[address]
-                if not (isinstance(error, Refused) and error.args[0].status in (401, 403, 404, 410)):
+                if not (isinstance(error, Refused) and error.args[0].status in _EXPIRED):
                     raise
 
     @contextlib.contextmanager
