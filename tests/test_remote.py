@@ -911,6 +911,15 @@ def test_names_with_wildcards(hub: HubServer, folder: Path, tmp_path: Path, name
         check_remote(RemoteFile(f"file://{tmp_path}/wild/a1.txt", 100, ""))
 
 
+@pytest.mark.parametrize("info", [{}, {"size": None}])
+def test_fsspec_without_sizes(monkeypatch: pytest.MonkeyPatch, info: dict[str, None]) -> None:
+    """A file whose length its storage does not say is named as that, and not called empty."""
+    memory = pytest.importorskip("fsspec.implementations.memory")
+    monkeypatch.setattr(memory.MemoryFileSystem, "info", lambda _, name: {"name": name, "type": "file", **info})
+    with pytest.raises(InputError, match=r"memory://x/a\.txt: the storage does not say how long it is"):
+        list_remote("memory://x/a.txt")
+
+
 def test_fsspec_patience(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
     """Network errors of other schemes are waited out; others are told."""
     memory = pytest.importorskip("fsspec.implementations.memory")

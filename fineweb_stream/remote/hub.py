@@ -386,6 +386,9 @@ def _list_fsspec(url: str) -> list[RemoteFile]:
     files = {name: info for name, info in found.items() if info["type"] == "file"}
     if not files:
         raise _nothing_there(url)
+    if unknown := next((name for name, info in files.items() if not isinstance(info.get("size"), int)), ""):
+        what = f"{shown(root + unknown)}: the storage does not say how long it is"
+        raise InputError(what, "fetch it and name the local copy")
     return [RemoteFile(root + name, info["size"], _fsspec_version(info)) for name, info in files.items()]
 
 
