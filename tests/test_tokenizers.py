@@ -579,6 +579,10 @@ def test_what_is_no_tokenizer_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "tokenizer.json"
     for content, message in (
         ("{", "not a tokenizer.json"),
+        ("[" * 100_000, "not a tokenizer.json"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "not a tokenizer.json .KeyError: 'merges'"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [[1, 2]]}}', "not a tokenizer.json .TypeError"),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": null}}', "not a tokenizer.json .TypeError"),
         (
             '{"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.5]]}}',
             "another kind .Unigram; no pre-token",

@@ -124,11 +124,14 @@ def _parse(path: str, data: bytes) -> dict[str, Any]:
         is_plain = isinstance(vocab, dict) and bool(vocab)  # Unigram's is a list
         is_plain = is_plain and all(type(i) is int and 0 <= i < MAX_IDS for i in vocab.values())
         (content.get("normalizer") or {}).get("type")
+        for pair in model["merges"] if kind == "BPE" else ():
+            if not isinstance(pair, str):
+                "".join(pair)
         for token in content.get("added_tokens") or []:
             token["special"], token["content"].encode()
             if not 0 <= token["id"] < MAX_IDS:
                 raise ValueError(f"the id {token['id']}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path}: not a tokenizer.json ({type(error).__name__}: {error})", "name Hugging Face's file of that name"
         ) from None
@@ -195,8 +198,9 @@ def _pattern_rule(steps: list[dict[str, Any]]) -> CutRule:
     while steps and steps[0]["type"] == "Digits":
         steps = steps[1:]
     if len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True):
-        pattern = steps[0].get("pattern", {}).get("Regex", "")
-        is_known = scheme_of(pattern) and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert")
+        pattern = steps[0].get("pattern")
+        regex = pattern.get("Regex", "") if isinstance(pattern, dict) else ""
+        is_known = scheme_of(regex) and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert")
         return WORD_CUTS if is_known else NO_CUTS
     return WORD_CUTS if len(steps) == 1 and steps[0].get("use_regex", True) else NO_CUTS
 
@@ -212,7 +216,7 @@ def _find_eot(spec: TokenizerSpec, config: bytes, added: list[dict[str, Any]]) -
         return find_eot(spec.eot, by_text, f"added token of {spec.name}")
     try:
         said = json.loads(config).get("eos_token")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         said = None
     said = said.get("content") if isinstance(said, dict) else said
     if isinstance(said, str) and said in by_text:
