@@ -221,6 +221,17 @@ def test_a_copy_that_was_cut_off(layout: str, n_lost: int, tmp_path: Path, capsy
     assert main(["inspect", str(path)]) == (0 if layout == "nanogpt" else 2), "nothing else is known"
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_shard_that_is_missing(number: int, tmp_path: Path) -> None:
+    """The record says how many there are: without the last one, the others would pass for all."""
+    prepare(demo=True, out=tmp_path, layout="npy", shard_tokens=12_000, quiet=True)
+    assert len(find_paths(tmp_path)) > 3
+    paths = [*find_paths(tmp_path)[:2], find_paths(tmp_path)[-1]]
+    paths[number].unlink()
+    with pytest.raises(InputError, match=f"{paths[number].name}: this shard is missing"):
+        open_tokens(tmp_path)
+
+
 def test_more_shards_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each map holds a file open: at the limit, the error says how to raise it."""
 

@@ -20,6 +20,7 @@ from ..support.errors import InputError, PrepareError
 from ..support.shell import program, quoted
 from ..support.units import counted
 from .joined import Tokens, map_ids
+from .made_by import made_by
 
 
 def open_tokens(
@@ -81,10 +82,10 @@ def _find_shards(folder: Path) -> list[Path]:
             break
     else:
         return []
-    missing = min(set(range(len(numbers) + 1)) - numbers)
-    if missing < len(numbers):
+    made = map(layout.shard_number, made_by(folder / layout.shard_name(0)).sizes)
+    if missing := {*range(len(numbers)), *(number for number in made if number is not None)} - numbers:
         raise InputError(
-            f"{folder / layout.shard_name(missing)}: this shard is missing, and later ones are there",
+            f"{folder / layout.shard_name(min(missing))}: this shard is missing",
             f"copy it there too; or, if a run was stopped while it merged, let the same command finish {TRAIN_NAME}",
         )
     rest = [layout.rest_name] if layout.rest_name in names else []
