@@ -817,7 +817,7 @@ def test_own_files_are_no_inputs(tmp_path: Path, monkeypatch, caplog) -> None:
         Path(name).write_text('{"text": "a"}\n')
     assert [input.path for input in find_inputs(["a.jsonl", "prepare.changes.jsonl"])] == ["a.jsonl"]
     assert "prepare.changes.jsonl" in caplog.text
-    with pytest.raises(InputError, match="written by this program"):
+    with pytest.raises(InputError, match="this program's own"):
         find_inputs(["prepare.changes.jsonl"])
 
 

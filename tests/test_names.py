@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fineweb_stream import cli, open_tokens, prepare
+from fineweb_stream.inputs.discover import find_inputs
 from fineweb_stream.output.layouts import LAYOUTS
 from fineweb_stream.output.manifest import read_record
 from fineweb_stream.output.own import is_output
@@ -89,6 +90,19 @@ def test_what_is_the_runs_own(corpus_path: Path, tmp_path: Path) -> None:
     prepare(corpus_path, out, quiet=True, overwrite=True, **OPTIONS)
     assert {path.name for path in out.glob("fineweb_*") if path.read_bytes() != b"not ours"} == set()
     assert read_record(out).layout is LAYOUTS["llmc"]
+
+
+def test_this_program_is_no_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a shell's * finds beside the corpus: the script and the package; other files of such names are read."""
+    root = Path(__file__).parents[1]
+    other = tmp_path / "prepare.py"
+    other.write_text("print('words')\n" * 9)
+    names = [str(root / "prepare.py"), str(root / "fineweb_stream"), str(other), f"{root}/[Lp]*"]
+    found = [Path(input.path) for input in find_inputs(names)]
+    assert found == [other, root / "LICENSE", root / "pyproject.toml"]
+    assert "not read, as it is this program's: prepare.py, fineweb_stream" in caplog.text
+    with pytest.raises(InputError, match="this program's own"):
+        find_inputs(names[:2])
 
 
 def test_the_option(corpus_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

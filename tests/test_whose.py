@@ -207,7 +207,7 @@ def test_an_input_in_an_outputs_place(name: str, state: str, states: Path, tmp_p
         with pytest.raises(PrepareError) as caught:
             prepare(path, tmp_path / "out", quiet=True, format="text", overwrite=overwrite)
         said = str(caught.value)
-        assert "with the name of an output in this folder" in said or "written by this program" in said
+        assert "with the name of an output in this folder" in said or "this program's own" in said
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 

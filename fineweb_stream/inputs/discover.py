@@ -42,7 +42,16 @@ from .formats import (
     suffixes,
 )
 from .kind import HEAD_BYTES
-from .paths import each_once, iter_files, iter_matches, name_some, natural_key, note_splits, without_metadata
+from .paths import (
+    each_once,
+    is_program,
+    iter_files,
+    iter_matches,
+    name_some,
+    natural_key,
+    note_splits,
+    without_metadata,
+)
 from .standard_input import stdin_head
 
 MAX_NAME = 1 << 15  # more characters than the name of a file has on any system
@@ -105,12 +114,12 @@ def find_inputs(names: Sequence[str], format: str | None = None, network: Networ
 
 
 def _without_own(names: Sequence[str]) -> list[str]:
-    """Return the names without files that this program wrote, which a shell's `*.jsonl` may include."""
-    own = [name for name in names if _is_written_here(Path(name))]
+    """Return the names without this program, and without what it wrote, which a shell's `*` may include."""
+    own = [name for name in names if _is_written_here(Path(name)) or is_program(Path(name))]
     if own and len(own) == len(names):
-        raise InputError(f"{own[0]}: written by this program, so not an input", "name text, jsonl or parquet files")
+        raise InputError(f"{own[0]}: this program's own, so not an input", "name text, jsonl or parquet files")
     if own:
-        log.warning("note: not read, because this program wrote it: %s", name_some([Path(name) for name in own]))
+        log.warning("note: not read, as it is this program's: %s", name_some([Path(name) for name in own]))
     return [name for name in names if name not in own]
 
 

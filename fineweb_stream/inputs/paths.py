@@ -16,6 +16,13 @@ from .formats import is_hidden, is_own
 from .json_kinds import is_json_lines
 from .kind import HEAD_BYTES
 
+_PACKAGE = os.path.realpath(Path(__file__).parents[1])
+
+
+def is_program(path: Path) -> bool:
+    """Tell whether a path is this program: the package, or the script beside it."""
+    return os.path.realpath(path) in (_PACKAGE, os.path.join(os.path.dirname(_PACKAGE), "prepare.py"))
+
 
 def iter_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, and hidden folders as they are; follow symlinks, but enter each folder once.
@@ -28,7 +35,7 @@ def iter_files(folder: Path) -> Iterator[Path]:
     def stop(error: OSError) -> None:
         raise error
 
-    seen = {os.path.realpath(Path(__file__).parents[1])}
+    seen = {_PACKAGE}
     for place, subfolders, files in os.walk(folder, onerror=stop, followlinks=True):
         real = os.path.realpath(place)  # not its number: all have number 0 on some network drives of Windows
         if real in seen:
@@ -59,7 +66,7 @@ def iter_matches(pattern: str) -> Iterator[str]:
         path = Path(match)
         if hidden := find_hidden(path.parts[:-1]):
             passed.add(Path(hidden))
-        elif not is_own(path.name):
+        elif not (is_own(path.name) or is_program(path)):
             yield match
     if passed:
         log.warning("note: %s: hidden folders are skipped; name one to read it: %s", pattern, name_some(sorted(passed)))
