@@ -49,6 +49,7 @@ def python_command(code: str, arguments: str = "") -> str:
 
 def program() -> str:
     """Return the command that runs this program again: the script as it was typed, else the package."""
+    python = os.path.basename(sys.executable or "python").removesuffix(".exe")  # some systems have only python3
     script = sys.argv[0] if sys.argv else ""
     package = __name__.removesuffix(".support.shell")  # where it was copied to, in a package of the user's
-    return f"python {quoted(script)}" if os.path.basename(script) == "prepare.py" else f"python -m {package}"
+    return f"{python} {quoted(script) if os.path.basename(script) == 'prepare.py' else f'-m {package}'}"
