@@ -441,7 +441,7 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("inputs/discover.py", "'check the path, and the permissions of its folders'"),
         ("inputs/parquet.py", "check the disk, and run the command again"),
         ("inputs/discover.py", '"check the file\'s permissions"'),
-        ("inputs/storage.py", "'check the path and its permissions'"),
+        ("inputs/storage.py", "hint"),
         ("output/files.py", "the file was changed by something else: start over with --ov"),
         ("output/files.py", "put it back, and the same command continues; without it, sta"),
         ("output/files.py", "'move it away, or choose another folder with --out'"),
@@ -452,7 +452,6 @@ ELSEWHERE: dict[str, list[tuple[str, str]]] = {
         ("output/lock.py", "'another user works in this folder: choose one with --out'"),
         ("output/lock.py", "'move it away, or choose another folder with --out'"),
         ("output/lock.py", "wait for it or stop it; or give this one another folder with"),
-        ("output/manifest.py", '"check the folder\'s permissions, or choose another --out"'),
         ("pipeline/plan.py", "raise that limit, or use --layout npy --shard-tokens"),
         ("pipeline/plan.py", "'make room, or choose another disk with --out'"),
     ],
@@ -700,6 +699,16 @@ def test_commands_for_packages_mend_them_too() -> None:
     said = [text for node in handlers if "pip install" in (text := ast.unparse(node)) and "except ImportError" in text]
     assert said and not [text for text in said if "not installed" in text]
     assert not [text for text in said if not re.search("pip install (-U|--force-reinstall) ", text)]
+
+
+def test_the_program_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems have only `python3`."""
+    monkeypatch.setattr(sys, "argv", ["data/x/prepare.py"])
+    for python, word in (("/usr/bin/python3", "python3"), ("/v/bin/python", "python"), ("", "python")):
+        monkeypatch.setattr(sys, "executable", python)
+        assert shell.program() == f"{word} data/x/prepare.py"
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    assert shell.program() == "python -m fineweb_stream"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the words of another shell")

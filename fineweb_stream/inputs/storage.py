@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -259,7 +260,9 @@ def open_file(
     try:
         return open(input.path, "rb")
     except OSError as error:
-        raise InputError(f"{input.path}: {error.strerror}", "check the path and its permissions") from None
+        is_limit = error.errno == errno.EMFILE
+        hint = "raise the limit of open files (ulimit -n)" if is_limit else "check the path and its permissions"
+        raise InputError(f"{input.path}: {error.strerror}", hint) from None
 
 
 def remote_file(input: Input) -> RemoteFile:

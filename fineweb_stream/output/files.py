@@ -508,7 +508,11 @@ def read_pieces(path: Path, start: int, stop: int) -> Iterator[bytes]:
         raise unreadable(path, error) from error
 
 
-def unreadable(path: str | os.PathLike[str], error: OSError) -> DiskError:
+def unreadable(
+    path: str | os.PathLike[str],
+    error: OSError,
+    hint: str = "check the disk and the permissions of the file, then run the same command again",
+) -> DiskError:
     """Return the error for a file or folder that cannot be read, or not even be looked at."""
-    hint = "check the disk and the permissions of the file, then run the same command again"
+    hint = _HINTS[errno.EMFILE] if error.errno == errno.EMFILE else hint
     return DiskError(f"{os.fsdecode(path)}: {error.strerror}", hint)

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..support.errors import DiskError, InputError, PrepareError
+from ..support.errors import InputError, PrepareError
 from ..support.model import Input
 from ..support.ranged import read_bounded
 from ..support.redact import kept
@@ -327,9 +327,7 @@ def _read(path: Path) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DiskError(
-            f"{path}: {error.strerror}", "check the folder's permissions, or choose another --out"
-        ) from None
+        raise files.unreadable(path, error, "check the folder's permissions, or choose another --out") from None
     if data is None:
         raise PrepareError(f"{path}: more than {MAX_BYTES:,} bytes, so not a record of a run", _AWAY)
     return data
