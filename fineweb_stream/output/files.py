@@ -76,13 +76,13 @@ def as_folder(name: str | os.PathLike[str], option: str = "--out") -> Path:
     return Path(os.path.expanduser(text))  # a shell leaves the ~ in --out=~/data
 
 
-def part_path(path: Path, run: str = "") -> Path:
+def part_path(path: Path, run: str) -> Path:
     """Return the temporary name of a file that the run writes.
 
     >>> part_path(Path("val.bin"), "5e0c").name
     'val.bin.5e0c.part'
     """
-    return path.with_name(f"{path.name}.{run}.part" if run else f"{path.name}.part")
+    return path.with_name(f"{path.name}.{run}.part")
 
 
 @contextmanager
@@ -308,7 +308,7 @@ class Part:
         path: Path,
         n_bytes: int = 0,
         *,
-        run: str = "",
+        run: str = NO_RUN,
         header_bytes: int = 0,
         sha256: str = "",
         hash_bytes: int = HASH_BYTES,
